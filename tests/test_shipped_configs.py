@@ -93,6 +93,7 @@ def test_there_is_a_template_and_there_are_configs_and_an_example():
         "configs/dataserver/rush_hour.yaml",
         "configs/eval/word_problems.yaml",
         "configs/pipeline/word_problems.yaml",
+        "configs/pipeline/own_answers.yaml",
         "examples/word_problems/sft.yaml",
     }
 

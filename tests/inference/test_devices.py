@@ -103,19 +103,30 @@ def test_devices_that_make_no_sense_are_refused(devices: list[str], reason: str)
 def test_the_same_process_answers_with_one_model_after_another(one: Engine, sharp_model: Path, tiny_model: Path):
     others = workers()
     with closing(EngineProcesses()) as processes:
-        first = dict(processes.engine(spec(tiny_model)).generate(REQUESTS, SAMPLED))
+        first = processes.engine(spec(tiny_model))
+        found = dict(first.generate(REQUESTS, SAMPLED))
         [worker] = set(workers()) - set(others)
-        with pytest.raises(ModelError, match="nothing"):
-            processes.engine(spec(tiny_model / "nothing"))
-        second = dict(processes.engine(spec(sharp_model)).generate(REQUESTS, SAMPLED))
+        second = processes.engine(spec(sharp_model))
+        assert dict(second.generate(REQUESTS, SAMPLED)) == dict(one.generate(REQUESTS, SAMPLED)) != found
         assert set(workers()) == {worker, *others}
-    assert second == dict(one.generate(REQUESTS, SAMPLED)) != first
+        with pytest.raises(RuntimeError, match="closed"):
+            next(first.generate(REQUESTS, SAMPLED))
     assert not worker.is_running()
 
 
-def test_processes_that_were_ended_by_an_error_are_started_again(one: Engine, sharp_model: Path):
+def test_after_a_model_that_cannot_be_loaded_another_one_answers(one: Engine, sharp_model: Path, tmp_path: Path):
     with closing(EngineProcesses()) as processes:
-        processes.engine(spec(sharp_model)).close()
-        assert dict(processes.engine(spec(sharp_model)).generate(REQUESTS, SAMPLED)) == dict(
-            one.generate(REQUESTS, SAMPLED)
-        )
+        processes.engine(spec(sharp_model))
+        with pytest.raises(ModelError, match="nothing"):
+            processes.engine(spec(tmp_path / "nothing"))
+        again = processes.engine(spec(sharp_model))
+        assert dict(again.generate(REQUESTS, SAMPLED)) == dict(one.generate(REQUESTS, SAMPLED))
+
+
+def test_a_model_gets_new_processes_once_a_call_that_was_given_up_has_ended_them(one: Engine, sharp_model: Path):
+    with closing(EngineProcesses()) as processes:
+        asked = processes.engine(spec(sharp_model)).generate(REQUESTS, SAMPLED)
+        next(asked)
+        asked.close()
+        again = processes.engine(spec(sharp_model))
+        assert dict(again.generate(REQUESTS, SAMPLED)) == dict(one.generate(REQUESTS, SAMPLED))

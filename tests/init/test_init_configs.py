@@ -78,9 +78,19 @@ def test_a_pipeline_trains_measures_and_decides(folder: Path, tiny_model: Path) 
     config = load_config(folder / "sums.yaml", PipelineConfig)
     assert list(config.steps) == ["grpo", "merged", "scores", "choice"]
     assert load_config(folder / "sums_eval.yaml", EvalConfig).tasks["held_out"].config == folder / "sums_data.yaml"
-    assert load_config(folder / "sums_data.yaml", DataserverConfig).datasets["data"].validation_fraction == 0.05
+    # 50 of 200: with 5 % there would be too few prompts for a verdict.
+    assert load_config(folder / "sums_data.yaml", DataserverConfig).datasets["data"].validation_fraction == 0.25
+    assert load_config(folder / "sums_grpo.yaml", RLConfig).run.name == "sums_grpo"  # beside the pipeline's own folder
     names = ["sums.jsonl", "sums.yaml", "sums_data.yaml", "sums_eval.yaml", "sums_grpo.yaml"]
     assert sorted(path.name for path in folder.iterdir()) == names
+
+
+def test_a_held_out_prompt_that_is_too_long_does_not_end_the_pipeline(folder: Path, tiny_model: Path) -> None:
+    rows = [{"question": f"{n} + 1?", "answer": f"{n + 1}"} for n in range(199)]
+    write("sums.jsonl", [*rows, {"question": "1 + 1 " * 4000, "answer": "2"}])
+    result = run("--task", "pipeline", "--data", "sums.jsonl", "--model", tiny_model, "--output", "sums.yaml", "--yes")
+    assert result.exit_code == 0, result.output
+    assert load_config(folder / "sums_eval.yaml", EvalConfig).on_bad_record == "skip"
 
 
 def test_a_pipeline_needs_prompts_to_hold_out(folder: Path, tiny_model: Path) -> None:

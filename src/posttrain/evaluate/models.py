@@ -93,7 +93,7 @@ class Model(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave its engine to the next model."""
+        """Give up what answers; it is opened again when it is needed."""
         ...
 
 
@@ -162,8 +162,10 @@ class LocalModel:
         return self.engine.token_logprobs(rows)
 
     def close(self) -> None:
-        """Forget the engine."""
-        self._engine = None
+        """Close the engine."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
 
 class EndpointModel:

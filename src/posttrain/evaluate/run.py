@@ -130,11 +130,13 @@ class Work:
 
     Attributes:
         jobs: by model and task.
+        processes: in which the models' engines run.
     """
 
     models: Sequence[AnyModel]
     tasks: Mapping[str, LoadedTask]
     jobs: Mapping[tuple[str, str], Job]
+    processes: EngineProcesses
 
     def show(self) -> None:
         """Print tasks and models, and how much is to be done."""
@@ -151,7 +153,9 @@ class Work:
         failures: dict[str, dict[str, str]] = {name: {} for name in self.tasks}
         for model in self.models:
             jobs = {name: self.jobs[model.name, name] for name in self.tasks}
-            if isinstance(model, LocalModel):
+            if not isinstance(model, LocalModel):
+                self.processes.close()
+            else:
                 model.longest = max((job.longest for job in jobs.values() if not job.is_done), default=0)
             with closing(model):
                 for name, job in jobs.items():
@@ -163,6 +167,7 @@ class Work:
                     except ToolkitError as error:
                         failures[name][model.name] = str(error)
                         console.print(f"{model.name}: {name} failed: {error}")
+                        model.close()  # the next task opens it again
         return measured, failures
 
 
@@ -185,7 +190,7 @@ def prepare(config: EvalConfig, processes: EngineProcesses) -> Work:
     tasks = {name: task.load(name, setting) for name, task in config.tasks.items()}
     models = [open_model(name, choice, config.sampling, processes) for name, choice in config.models.items()]
     jobs = {(model.name, name): task.job(model) for model in models for name, task in tasks.items()}
-    return Work(models, tasks, jobs)
+    return Work(models, tasks, jobs, processes)
 
 
 def write_answers(kept: Path, model: str, path: Path) -> None:

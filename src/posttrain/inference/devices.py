@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar
@@ -39,11 +39,12 @@ _OWN_BATCHING = 256
 
 
 class DevicesEngine:
-    """An Engine whose work is divided among processes."""
+    """An Engine whose work is divided among processes, which belong to another object."""
 
     def __init__(self, processes: Sequence[EngineProcess], batch_size: int) -> None:
         """`batch_size`: completions that a process gets at once."""
-        self._processes, self._batch_size = processes, batch_size
+        self._processes: tuple[EngineProcess, ...] = tuple(processes)
+        self._batch_size = batch_size
         self._free: SimpleQueue[EngineProcess] = SimpleQueue()
         for process in processes:
             self._free.put(process)
@@ -74,6 +75,7 @@ class DevicesEngine:
 
     def score(self, ids: Sequence[int]) -> list[float]:
         """log p of each token but the first, in nats, at temperature 1."""
+        self._require_open()
         return self._processes[0].score(ids)
 
     def token_logprobs(self, rows: Sequence[TokenRow]) -> Iterator[tuple[int, list[float]]]:
@@ -89,9 +91,12 @@ class DevicesEngine:
             yield from found
 
     def close(self) -> None:
-        """End the processes."""
-        for process in self._processes:
-            process.close()
+        """Answer nothing any more; the processes may go on with another engine."""
+        self._processes = ()
+
+    def _require_open(self) -> None:
+        if not self._processes:
+            raise RuntimeError("the engine is closed")
 
     def _spread(self, work: Callable[[T, EngineProcess], list], parts: Sequence[T]) -> Iterator[list]:
         """What `work` returns for each part, as they end; each process works on one part at a time."""
@@ -103,6 +108,7 @@ class DevicesEngine:
             finally:
                 self._free.put(process)
 
+        self._require_open()
         with ThreadPoolExecutor(len(self._processes)) as threads:
             futures: list[Future[list]] = [threads.submit(on_a_free_one, part) for part in parts]
             try:
@@ -110,7 +116,8 @@ class DevicesEngine:
                     yield future.result()
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
-                self.close()  # ends the calls that the threads wait for
+                for process in self._processes:
+                    process.close()  # ends the calls that the threads wait for
                 raise
 
 
@@ -141,24 +148,30 @@ class EngineProcesses:
     def __init__(self, devices: Sequence[str] = ()) -> None:
         self._devices = devices or (None,)
         self._processes: list[EngineProcess] = []
-        self._logs = ExitStack()
+        self._folders = ExitStack()
+        self._scratch = Path()
+        self._current: DevicesEngine | None = None
+        self._kind: tuple[str, str] | None = None
 
     def engine(self, spec: AnsweringSpec) -> DevicesEngine:
         """The engine that `spec` describes; the one before is closed. Errors as `open_answering`."""
-        if self._can_go_on():
-            _at_once([partial(process.open, spec) for process in self._processes])
-        else:
+        if self._current is not None:
+            self._current.close()
+        kind = (spec.engine, spec.model.backend)
+        if kind != self._kind or not self._can_go_on():
             self.close()
-            _require_devices([device for device in self._devices if device not in (None, "cpu")])
-            self._start_all(spec)
-        return DevicesEngine(self._processes, spec.batch_size if spec.engine == "hf" else _OWN_BATCHING)
+            self._make_processes()
+        self._kind = kind
+        _open_all(self._processes, replace(spec, scratch=self._scratch))
+        self._current = DevicesEngine(self._processes, spec.batch_size if spec.engine == "hf" else _OWN_BATCHING)
+        return self._current
 
     def close(self) -> None:
         """End the processes."""
         for process in self._processes:
             process.close()
         self._processes.clear()
-        self._logs.close()
+        self._folders.close()
 
     def _can_go_on(self) -> bool:
         """Whether there are processes that can open another engine, which saves starting them.
@@ -173,25 +186,31 @@ class EngineProcesses:
 
         return not torch.cuda.is_available()
 
-    def _start_all(self, spec: AnsweringSpec) -> None:
-        logs = Path(self._logs.enter_context(tempfile.TemporaryDirectory(prefix="posttrain-devices-")))
+    def _make_processes(self) -> None:
+        _require_devices([device for device in self._devices if device not in (None, "cpu")])
+        self._scratch = Path(self._folders.enter_context(tempfile.TemporaryDirectory(prefix="posttrain-devices-")))
+        for number, device in enumerate(self._devices):
+            self._processes.append(
+                EngineProcess(
+                    self._scratch / f"{number}.log",
+                    seconds=_LONGEST_SECONDS,
+                    threads=_threads(device, len(self._devices)),
+                    environment=_environment(device),
+                )
+            )
 
-        def start(number: int, device: str | None) -> None:
-            self._processes.append(_start(spec, logs / f"{number}.log", device, len(self._devices)))
 
+def _open_all(processes: Sequence[EngineProcess], spec: AnsweringSpec) -> None:
+    """Open an engine in all processes at once; if one cannot, all end, and the error is the first one's."""
+    with ThreadPoolExecutor(len(processes)) as threads:
+        futures = [threads.submit(process.open, spec) for process in processes]
         try:
-            _at_once([partial(start, number, device) for number, device in enumerate(self._devices)])
+            for future in futures:
+                future.result()
         except BaseException:
-            self.close()
+            for process in processes:
+                process.close()  # ends the calls that the threads wait for
             raise
-
-
-def _at_once(calls: Sequence[Callable[[], None]]) -> None:
-    """Make all calls, and raise the error of the first that failed."""
-    with ThreadPoolExecutor(len(calls)) as threads:
-        futures = [threads.submit(call) for call in calls]
-    for future in futures:
-        future.result()
 
 
 def _require_devices(devices: Sequence[str]) -> None:
@@ -205,11 +224,11 @@ def _require_devices(devices: Sequence[str]) -> None:
         raise ConfigError(f"generation.devices: there is no {', '.join(missing)} here, {there}")
 
 
-def _start(spec: AnsweringSpec, log: Path, device: str | None, count: int) -> EngineProcess:
-    threads = None
-    if device == "cpu":
-        threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) // count))
-    return EngineProcess(spec, log, seconds=_LONGEST_SECONDS, threads=threads, environment=_environment(device))
+def _threads(device: str | None, count: int) -> int | None:
+    """The threads of one of `count` processes; None for torch's default."""
+    if device != "cpu":
+        return None
+    return int(os.environ.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) // count))
 
 
 def _environment(device: str | None) -> Mapping[str, str]:

@@ -47,12 +47,14 @@ def open_engine(
     *,
     batch_size: int,
     max_length: int,
+    scratch: Path | None = None,
 ) -> AbstractContextManager[Engine]:
     """Open the engine `name` with a model and, if given, the adapter in `adapter`; it closes at the end of the block.
 
     Args:
         batch_size: completions that transformers generates at once.
         max_length: maximum number of tokens of a prompt and its completion together; an engine reserves room for them.
+        scratch: folder for temporary files; that of the system if None.
 
     Raises:
         ConfigError: the engine is not installed.
@@ -62,24 +64,33 @@ def open_engine(
         require_extra(extra, f"generation.engine: {name}")
     loaded = choose_backend(model).load_for_inference(model, adapter, chatml=chat.template == "chatml")
     ends = end_ids(loaded, conversation_encoder(chat, loaded.tokenizer))
-    return _OPENERS[name](loaded, ends, batch_size, max_length)
+    return _OPENERS[name](loaded, ends, _Place(batch_size, max_length, scratch))
 
 
-def _hf(loaded: LoadedModel, ends: frozenset[int], batch_size: int, max_length: int) -> AbstractContextManager[Engine]:
+@dataclass(frozen=True)
+class _Place:
+    """The sizes and the folder of `open_engine`."""
+
+    batch_size: int
+    max_length: int
+    scratch: Path | None
+
+
+def _hf(loaded: LoadedModel, ends: frozenset[int], place: _Place) -> AbstractContextManager[Engine]:
     from posttrain.inference.hf import HfEngine  # slow import, and only after the backend is chosen
 
-    return closing(HfEngine(loaded.model, loaded.tokenizer, ends, batch_size))
+    return closing(HfEngine(loaded.model, loaded.tokenizer, ends, place.batch_size))
 
 
 @contextmanager
-def _vllm(loaded: LoadedModel, ends: frozenset[int], batch_size: int, max_length: int) -> Iterator[Engine]:
+def _vllm(loaded: LoadedModel, ends: frozenset[int], place: _Place) -> Iterator[Engine]:
     """vLLM with the adapter merged into the weights, in a folder that is deleted at the end of the block."""
     from posttrain.inference.vllm import VllmEngine  # slow import, and only after the backend is chosen
     from posttrain.inference.vllm_load import VllmOptions
     from posttrain.inference.weight_sync import write_merged_weights
 
-    options = VllmOptions(dtype=str(loaded.compute_dtype).removeprefix("torch."), max_length=max_length)
-    with TemporaryDirectory(prefix="posttrain-weights-") as name:
+    options = VllmOptions(dtype=str(loaded.compute_dtype).removeprefix("torch."), max_length=place.max_length)
+    with TemporaryDirectory(prefix="posttrain-weights-", dir=place.scratch) as name:
         folder = Path(name)
         loaded.tokenizer.save_pretrained(folder)
         write_merged_weights(loaded.model, folder, loaded.compute_dtype)
@@ -88,7 +99,7 @@ def _vllm(loaded: LoadedModel, ends: frozenset[int], batch_size: int, max_length
             yield engine
 
 
-_OPENERS: dict[LocalEngine, Callable[[LoadedModel, frozenset[int], int, int], AbstractContextManager[Engine]]] = {
+_OPENERS: dict[LocalEngine, Callable[[LoadedModel, frozenset[int], _Place], AbstractContextManager[Engine]]] = {
     "hf": _hf,
     "vllm": _vllm,
 }

@@ -41,6 +41,8 @@ _ROWS_PER_STEP = {"sft": 16, "dpo": 16, "grpo": 8 * GENERATIONS}
 _FEW = 1000
 """Below this number of rows, three passes are suggested rather than one."""
 _ENOUGH_TO_HOLD_OUT = 100
+_ENOUGH_TO_DECIDE = 50
+"""Held-out prompts of a pipeline: fewer than 30 give no verdict, and a share is met only about."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class _Files:
             return {self.train: train_config(choices)}
         texts = {
             self.server: server_config(choices, choices.gold),
-            self.train: rl_config(choices, self.server.name),
+            self.train: rl_config(choices, self.train.stem, self.server.name),
         }
         if self.evaluation is not None and self.pipeline is not None:
             texts[self.evaluation] = eval_config(choices, self.train.name, self.server.name)
@@ -121,7 +123,7 @@ def init(wishes: Wishes) -> None:
     with ExitStack() as stack:
         for file in files.all():
             stack.enter_context(checked_output(file, [data], overwrite=wishes.overwrite))
-        choices = _measured_choices(data, guess, model, output, ask)
+        choices = _measured_choices(data, guess, model, output, ask, _ENOUGH_TO_DECIDE * is_pipeline)
         if is_pipeline and not choices.held_out:
             raise ConfigError(
                 f"a pipeline decides by held-out prompts, for which {_ENOUGH_TO_HOLD_OUT} usable rows are needed; "
@@ -181,7 +183,9 @@ def _show_columns(guess: Guess) -> None:
     console.print(f"columns         for {guess.task}: {shown}{unused}")
 
 
-def _measured_choices(data: Path, guess: Guess, model: str, output: Path, ask: _Questions) -> Choices:
+def _measured_choices(
+    data: Path, guess: Guess, model: str, output: Path, ask: _Questions, least_held_out: int
+) -> Choices:
     from posttrain.inference.load import load_text
 
     settings = ModelConfig.model_validate({"name": model}, context={"base_dir": Path.cwd()})
@@ -190,8 +194,9 @@ def _measured_choices(data: Path, guess: Guess, model: str, output: Path, ask: _
     measured = measure(data, guess, text.encoder, gold)
     length = suggested_length(measured, text.positions, NEW_TOKENS if gold else 0)
     _report(measured, length)
-    held_out = measured.rows >= _ENOUGH_TO_HOLD_OUT
-    trained = (measured.rows - (round(HELD_OUT * measured.rows) if held_out else 0)) * measured.within(length)
+    share = max(HELD_OUT, math.ceil(100 * least_held_out / measured.rows) / 100)
+    held_out = share if measured.rows >= _ENOUGH_TO_HOLD_OUT else 0.0
+    trained = (measured.rows - round(held_out * measured.rows)) * measured.within(length)
     rows_per_step = _ROWS_PER_STEP[guess.task]
     asked = rows_per_step // GENERATIONS if gold else rows_per_step
     epochs = _positive(ask("How many passes over the data?", "1" if trained >= _FEW else "3"))
@@ -265,18 +270,23 @@ def _model_seen_from(folder: Path, name: str) -> str:
 def _require_dry_run(files: _Files, choices: Choices, command: str) -> None:
     """Check configs with --dry-run under other names beside their own; ConfigError with its message if they fail."""
     aside = files.aside()
+    checked = {aside.train: _COMMANDS[choices.guess.task], aside.evaluation: "toolkit-eval", aside.pipeline: command}
     try:
         for file, text in aside.texts(choices).items():
             file.write_text(text, encoding="utf-8")
-        module = command.removeprefix("toolkit-").replace("-", "_")
-        code = f"from posttrain.cli.{module} import main; main()"
-        words = [sys.executable, "-c", code, str(aside.pipeline or aside.train), "--dry-run"]
-        checked = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
+        failed = next((told for file, name in checked.items() if file and (told := _dry_run(name, file))), "")
     finally:
         for file in aside.all():
             file.unlink(missing_ok=True)
-    if checked.returncode:
-        told = checked.stderr.rpartition("error: ")[2].strip()
-        for file, hidden in zip(files.all(), aside.all(), strict=True):
-            told = told.replace(str(hidden.absolute()), str(file)).replace(str(hidden), str(file))
-        raise ConfigError(f"nothing was written, because the config does not pass --dry-run: {told}")
+    for file, hidden in zip(files.all(), aside.all(), strict=True):
+        failed = failed.replace(str(hidden.absolute()), str(file)).replace(str(hidden), str(file))
+    if failed:
+        raise ConfigError(f"nothing was written, because the config does not pass --dry-run: {failed}")
+
+
+def _dry_run(command: str, config: Path) -> str:
+    """The error with which a command's --dry-run ends; an empty text if there is none."""
+    module = command.removeprefix("toolkit-").replace("-", "_")
+    words = [sys.executable, "-c", f"from posttrain.cli.{module} import main; main()", str(config), "--dry-run"]
+    done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
+    return done.stderr.rpartition("error: ")[2].strip() if done.returncode else ""

@@ -29,6 +29,7 @@ class Choices:
         max_length: limit in tokens; of the prompt for grpo.
         rows_per_step: rows, pairs or completions.
         steps: optimizer steps.
+        held_out: share of the rows, 0 if there are too few.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Choices:
     micro_batch: int
     steps: int
     epochs: float
-    held_out: bool
+    held_out: float
     gold: "Gold | None" = None
     data_root: str | None = None
 
@@ -55,7 +56,7 @@ def train_config(choices: Choices) -> str:
     validation = f"""
 # Held-out rows, chosen by content, on which the loss is measured.
 validation:
-  fraction: {HELD_OUT:g}
+  fraction: {choices.held_out:g}
   every: {every}
 """
     return f"""{_head(choices, command)}
@@ -67,7 +68,7 @@ chat:
 datasets:
   data:
     path: {quoted(choices.data)}
-{_columns(choices.guess.renamed)}{skipped}{validation * choices.held_out}
+{_columns(choices.guess.renamed)}{skipped}{validation * (choices.held_out > 0)}
 # The curriculum: add data sets and stages to mix them over time.
 stages:
   - name: all
@@ -90,7 +91,7 @@ def server_config(choices: Choices, gold: "Gold") -> str:
     """A config of toolkit-rl-dataserver, for grpo."""
     extract = f", extract: {{after: {quoted(gold.after)}}}" if gold.after else ""
     system = f"    system: {quoted(gold.system)}\n" if gold.system else ""
-    held_out = f"    validation_fraction: {HELD_OUT:g}\n" if choices.held_out else ""
+    held_out = f"    validation_fraction: {choices.held_out:g}\n" if choices.held_out else ""
     root = f"data_root: {quoted(choices.data_root)}\n" if choices.data_root else ""
     told = "the last number of a completion" if gold.is_number else "the whole completion"
     return f"""# Prompts and rewards: a first config for toolkit-rl-dataserver, whose template lists every other key.
@@ -116,8 +117,8 @@ journal:
 """
 
 
-def rl_config(choices: Choices, server: str) -> str:
-    """A config of toolkit-rl-train; `server` is the file of its dataserver's config."""
+def rl_config(choices: Choices, name: str, server: str) -> str:
+    """A config of toolkit-rl-train for the run `name`; `server` is the file of its dataserver's config."""
     measured = choices.measured
     evaluation = f"""
 # Rewards on held-out prompts.
@@ -137,7 +138,7 @@ rollout:
   max_new_tokens: {NEW_TOKENS}
   # {_lengths(measured, "prompts")}.
   max_prompt_tokens: {choices.max_length}
-{evaluation * choices.held_out}
+{evaluation * (choices.held_out > 0)}
 training:
   rows_per_step: {choices.rows_per_step}  # completions
   micro_batch_size: {choices.micro_batch}  # changes memory and speed, not the result
@@ -146,12 +147,17 @@ training:
 
 run:
   output_dir: runs
-  name: {quoted(choices.name)}
+  name: {quoted(name)}
 """
 
 
 def eval_config(choices: Choices, train: str, server: str) -> str:
     """A config of toolkit-eval: the dataserver's rewards on its held-out prompts."""
+    is_cut = choices.measured.faults or choices.measured.lengths[-1] > choices.max_length
+    skipped = """
+# Prompts that are too long or cannot be used are not asked, and are counted.
+on_bad_record: skip
+""" * bool(is_cut)
     return f"""# A first config for toolkit-eval: rewards on the prompts that the dataserver holds out.
 output: {quoted(f"runs/{choices.name}_scores")}
 
@@ -163,7 +169,7 @@ tasks:
 
 sampling:
   max_new_tokens: {NEW_TOKENS}
-"""
+{skipped}"""
 
 
 def pipeline_config(choices: Choices, train: str, evaluation: str) -> str:

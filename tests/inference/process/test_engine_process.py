@@ -83,7 +83,7 @@ def without_torch(folder: Path) -> OwnSpec:
 @pytest.fixture(scope="module")
 def apart(tiny_model: Path, weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
     log = tmp_path_factory.mktemp("engine") / "engine.log"
-    engine = EngineProcess(spec(tiny_model), log, seconds=120, threads=1)
+    engine = EngineProcess(log, seconds=120, threads=1).open(spec(tiny_model))
     engine.load(weights, 3)
     yield engine
     pid = engine.pid
@@ -136,7 +136,7 @@ def test_what_has_ended_earlier_is_neither_made_nor_sent_again(here: LoadedModel
 
 
 def test_one_that_falls_silent_in_the_middle_of_a_command_is_replaced(tmp_path: Path) -> None:
-    engine, begun = EngineProcess(without_torch(tmp_path), tmp_path / "log", seconds=8), tmp_path / "begun"
+    engine, begun = EngineProcess(tmp_path / "log", seconds=8).open(without_torch(tmp_path)), tmp_path / "begun"
     silent = psutil.Process(engine.pid)
 
     def suspend() -> None:
@@ -162,18 +162,18 @@ def test_weights_of_another_model_are_refused_by_its_own_error(apart: EngineProc
 
 def test_a_model_that_cannot_be_loaded_is_refused_by_its_own_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="nothing"):
-        EngineProcess(spec(tmp_path / "nothing"), tmp_path / "log", seconds=60)
+        EngineProcess(tmp_path / "log", seconds=60).open(spec(tmp_path / "nothing"))
 
 
 def test_one_that_stays_silent_is_ended_and_after_three_times_the_reason_is_told(tmp_path: Path) -> None:
     before = psutil.Process().children()
     with pytest.raises(ServerError, match=r"(?s)did not answer for 0\.01 s.*3 times in a row.*the end of .*log"):
-        EngineProcess(without_torch(tmp_path), tmp_path / "log", seconds=0.01)
+        EngineProcess(tmp_path / "log", seconds=0.01).open(without_torch(tmp_path))
     assert psutil.Process().children() == before
 
 
 def test_one_that_is_closed_ends_a_command_of_another_thread(tmp_path: Path) -> None:
-    engine = EngineProcess(without_torch(tmp_path), tmp_path / "log", seconds=60)
+    engine = EngineProcess(tmp_path / "log", seconds=60).open(without_torch(tmp_path))
     os.kill(engine.pid, signal.SIGSTOP)
     timer = threading.Timer(0.2, engine.close)
     timer.start()
@@ -184,7 +184,7 @@ def test_one_that_is_closed_ends_a_command_of_another_thread(tmp_path: Path) -> 
 
 def test_one_that_is_closed_starts_no_process_for_commands_that_come_later(tmp_path: Path) -> None:
     before = psutil.Process().children()
-    engine = EngineProcess(without_torch(tmp_path), tmp_path / "log", seconds=60)
+    engine = EngineProcess(tmp_path / "log", seconds=60).open(without_torch(tmp_path))
     engine.close()
     with pytest.raises(ServerError, match="closed"):
         engine.score([1, 2, 3])
@@ -200,7 +200,7 @@ def test_it_ends_with_its_parent(tmp_path: Path, sharer: bool) -> None:
         from posttrain.inference.process.engine import EngineProcess
         from posttrain.inference.process.specs import OwnSpec
         spec = OwnSpec({own.place!r}, Path({str(tmp_path)!r}), frozenset(), {dict(own.options)!r})
-        engine = EngineProcess(spec, Path({str(tmp_path / "log")!r}), seconds=60)
+        engine = EngineProcess(Path({str(tmp_path / "log")!r}), seconds=60).open(spec)
         if {sharer} and os.fork() == 0:
             time.sleep(60)
         print(engine.pid, flush=True)

@@ -70,13 +70,17 @@ TROUBLES = [
 ]
 # Each case with one kind of trouble; with the others when there is time.
 TROUBLED = [
-    pytest.param(case, *trouble, marks=[] if place == at % len(TROUBLES) else [pytest.mark.long])
+    pytest.param(
+        *(case, trouble, told),
+        id=f"{case}-{trouble.__name__}",
+        marks=[] if place == at % len(TROUBLES) else [pytest.mark.long],
+    )
     for at, case in enumerate(CASES)
-    for place, trouble in enumerate(TROUBLES)
+    for place, (trouble, told) in enumerate(TROUBLES)
 ]
 
 
-@pytest.mark.parametrize(("case", "trouble", "told"), TROUBLED, ids=str)
+@pytest.mark.parametrize(("case", "trouble", "told"), TROUBLED)
 def test_trouble_with_one_engine_ends_both_processes_for_its_reason_and_they_go_on_as_if_left_alone(
     case: Case, trouble: Trouble, told: str, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from posttrain import errors
 from posttrain.base.console import console
@@ -54,58 +54,56 @@ class EngineProcess:
 
     def __init__(
         self,
-        spec: Spec,
         log: Path,
         *,
         seconds: float,
         threads: int | None = None,
         environment: Mapping[str, str] = {},
     ) -> None:
-        """Start the process, and wait until its engine is ready.
+        """Start nothing yet.
 
         Args:
             log: receives the process's own output.
             threads: that torch may use in it; None for its default.
             environment: variables to set in it.
-
-        Raises:
-            ConfigError, ModelError: the engine cannot be started.
-            ServerError: the process died three times in a row.
         """
-        self._spec, self._log, self._seconds, self._threads = spec, log, seconds, threads
+        self._log, self._seconds, self._threads = log, seconds, threads
         self._variables = environment
+        self._spec: Spec | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._log_start = 0
         self._loaded: Message | None = None
         self._is_closed = False
         self._lock = threading.Lock()  # held while the process is replaced
+
+    def open(self, spec: Spec) -> Self:
+        """Wait until the engine that `spec` describes is ready, in the process that is there or a new one.
+
+        An engine that was open before is closed. If this fails, the process ends for good.
+
+        Raises:
+            ConfigError, ModelError: the engine cannot be opened.
+            ServerError: the process died three times in a row, or was closed.
+        """
+        self._spec, self._loaded = spec, None
         try:
-            self.open(spec)
+            self._ask(lambda: Message("open", spec.facts(None)))
         except BaseException:
             self.close()
             raise
-
-    @property
-    def pid(self) -> int:
-        """Process id of the current process."""
-        assert self._process is not None
-        return self._process.pid
+        return self
 
     @property
     def is_closed(self) -> bool:
         """Whether it was ended for good."""
         return self._is_closed
 
-    def open(self, spec: Spec) -> None:
-        """Close the engine, and open the one that `spec` describes in the same process.
-
-        Raises:
-            ConfigError, ModelError: it cannot be opened.
-            ServerError: the process died three times in a row.
-        """
-        self._spec, self._loaded = spec, None
-        self._ask(lambda: Message("open", spec.facts(None)))
+    @property
+    def pid(self) -> int:
+        """Process id of the current process."""
+        assert self._process is not None
+        return self._process.pid
 
     def load(self, weights: Path | None, version: int) -> None:
         """Take over the weights in the folder `weights`, which must stay until the next call.
@@ -178,6 +176,7 @@ class EngineProcess:
 
     def _restore(self) -> None:
         """Bring a new process to where the last one was."""
+        assert self._spec is not None
         weights = None if self._loaded is None else Path(self._loaded.facts["weights"])
         self._exchange(Message("open", self._spec.facts(weights)))
         if self._loaded is not None:

@@ -94,13 +94,21 @@ class AnsweringSpec:
     chat: ChatConfig
     batch_size: int
     max_length: int
+    scratch: Path | None = None
 
     def open(self) -> AbstractContextManager[Engine]:
         """Open the engine in this process; errors as `open_engine`."""
         from posttrain.inference.load import open_engine
 
-        sizes = {"batch_size": self.batch_size, "max_length": self.max_length}
-        return open_engine(self.engine, self.model, self.adapter, self.chat, **sizes)
+        return open_engine(
+            self.engine,
+            self.model,
+            self.adapter,
+            self.chat,
+            batch_size=self.batch_size,
+            max_length=self.max_length,
+            scratch=self.scratch,
+        )
 
     def facts(self, loaded: Path | None) -> dict[str, Any]:
         """The spec as JSON can hold it."""
@@ -112,6 +120,7 @@ class AnsweringSpec:
             "chat": self.chat.model_dump(mode="json"),
             "batch_size": self.batch_size,
             "max_length": self.max_length,
+            "scratch": None if self.scratch is None else str(self.scratch),
         }
 
 
@@ -161,6 +170,7 @@ def _open_answering(facts: Facts) -> Completer:
         chat=ChatConfig.model_validate(facts["chat"]),
         batch_size=facts["batch_size"],
         max_length=facts["max_length"],
+        scratch=None if facts["scratch"] is None else Path(facts["scratch"]),
     )
     return _opened.enter_context(spec.open())
 

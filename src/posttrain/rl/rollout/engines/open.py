@@ -174,7 +174,8 @@ def _started(
 
 def _process(config: RLConfig, spec: ModelSpec | VllmSpec | OwnSpec, run: Path) -> EngineProcess:
     log = run.with_name(f"{run.name}.engine-{process_rank()}.log")  # the run's folder may be emptied later
-    return EngineProcess(spec, log, seconds=config.rollout.engine_seconds, threads=engine_threads(config.rollout))
+    process = EngineProcess(log, seconds=config.rollout.engine_seconds, threads=engine_threads(config.rollout))
+    return process.open(spec)
 
 
 def _trained_parameters(config: RLConfig, loaded: LoadedModel) -> Weights:
