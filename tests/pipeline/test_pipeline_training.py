@@ -141,6 +141,10 @@ WRONG: dict[str, tuple[Callable[[Case], None], list[str]]] = {
         lambda case: case.change("chain.yaml", steps={"choice": {**CHOICE, "task": "fruit"}}),
         ["steps.choice", "fruits"],
     ),
+    "a decision by a measure that is not there": (
+        lambda case: case.change("chain.yaml", steps={"choice": {**CHOICE, "measure": "rewards"}}),
+        ["steps.choice.measure", "reward"],
+    ),
     "a baseline that is not there": (
         lambda case: case.change("chain.yaml", steps={"scores": {**SCORES, "baseline": "stf"}}),
         ["steps.scores.baseline", "stf"],

@@ -134,6 +134,11 @@ class TaskConfig(StrictModel):
     """Column that names the group of a row, if rows of one group resemble each other (such as questions about one
     text); intervals and tests then count groups."""
 
+    @property
+    def measures(self) -> Sequence[str]:
+        """The names of the measures, or patterns of them as in `fnmatch` where they depend on the data."""
+        return ("*",)
+
     def load(self, name: str, setting: Setting) -> LoadedTask:
         """Read and check the data.
 

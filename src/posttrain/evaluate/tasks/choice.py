@@ -62,6 +62,11 @@ class ChoiceTaskConfig(TaskConfig):
     """`acc` compares the answers' log-probabilities, `acc_norm` those per byte of the answer, so that long answers are
     not at a disadvantage."""
 
+    @property
+    def measures(self) -> Sequence[str]:
+        """The scores that are wanted."""
+        return self.score
+
     def load(self, name: str, setting: Setting) -> LoadedTask:
         """Read and check the questions; DataError if some are wrong."""
         source = open_lines(self.path, None, self.split)

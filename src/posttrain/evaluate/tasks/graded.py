@@ -36,6 +36,11 @@ class _Graded(TaskConfig):
     sampling: SamplingChange = SamplingChange()
     """What differs from the config's sampling options."""
 
+    @property
+    def measures(self) -> Sequence[str]:
+        """The mean reward, pass@k, and each grader's mean if there are several."""
+        return ("reward", *(f"pass@{each}" for each in self.k), "graders/*")
+
     @field_validator("k")
     @classmethod
     def _k_is_at_most_n(cls, k: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:

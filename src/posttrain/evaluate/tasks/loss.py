@@ -36,6 +36,11 @@ class LossTaskConfig(TaskConfig):
     columns: ColumnsConfig = ColumnsConfig()
     """Names of the columns."""
 
+    @property
+    def measures(self) -> Sequence[str]:
+        """The loss."""
+        return ("loss",)
+
     def load(self, name: str, setting: Setting) -> LoadedTask:
         """Find the data; DataError if there are none."""
         dataset = DatasetConfig(path=self.path, split=self.split, columns=self.columns)

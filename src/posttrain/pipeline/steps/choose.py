@@ -75,8 +75,8 @@ class ChooseStep(StepConfig):
         return (*self.cells, self.of)
 
     def job(self, name: str, context: "Context") -> Job:
-        """Check that the evaluation has the task; ConfigError if not."""
-        require_task(name, self.of, self.task, context)
+        """Check that the evaluation has the task and the measure; ConfigError if not."""
+        require_task(name, self.of, self.task, self.measure, context)
         return Job({"run": "choose", "task": self.task, "measure": self.measure})
 
     def make(self, folder: Path, context: "Context") -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -66,7 +67,7 @@ class DecideStep(StepConfig):
     def job(self, name: str, context: "Context") -> Job:
         """Check that both models are measured by the task; ConfigError if not."""
         labels = self._labels(name, context)
-        require_task(name, self.of, self.task, context)
+        require_task(name, self.of, self.task, self.measure, context)
         key = {"run": "decide", "task": self.task, "measure": self.measure, "by": self.by}
         return Job({**key, "take": [self.take, labels[0]], "over": [self.over, labels[1]]})
 
@@ -139,12 +140,15 @@ class DecideStep(StepConfig):
         return context.model(decision(folder)["winner"] if (folder / _DECISION).is_file() else self.take)
 
 
-def require_task(name: str, of: str, task: str, context: "Context") -> None:
-    """Raise ConfigError if the `eval` step `of` has no such task; `name` is the step that asks for it."""
+def require_task(name: str, of: str, task: str, measure: str | None, context: "Context") -> None:
+    """Raise ConfigError if the `eval` step `of` has no such task or measure; `name` is the step that asks for it."""
     evaluation = context.steps[of]
-    tasks = evaluation.tasks(of, context) if isinstance(evaluation, EvalStep) else ()
+    tasks = evaluation.tasks(of, context) if isinstance(evaluation, EvalStep) else {}
     if task not in tasks:
         raise ConfigError(f"steps.{name}: {of} has no task {task!r}, only {', '.join(tasks)}")
+    measures = tasks[task].measures
+    if measure is not None and not any(fnmatchcase(measure, each) for each in measures):
+        raise ConfigError(f"steps.{name}.measure: {task} has no measure {measure!r}, only {', '.join(measures)}")
 
 
 def decision(folder: Path) -> dict[str, Any]:

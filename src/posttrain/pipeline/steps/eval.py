@@ -1,7 +1,7 @@
 """Step `eval`: measure the models of other steps, and compare them."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -11,6 +11,7 @@ from posttrain.config.load import load_config, to_yaml
 from posttrain.config.values import OneLine
 from posttrain.errors import ConfigError
 from posttrain.evaluate.config import EvalConfig
+from posttrain.evaluate.tasks.base import TaskConfig
 from posttrain.pipeline.machine import device_facts
 from posttrain.pipeline.overlap import Prompts
 from posttrain.pipeline.resolved import eval_facts, task_prompts
@@ -67,8 +68,8 @@ class EvalStep(ConfiguredStep):
         }
         return Job(key, to_yaml(config))
 
-    def tasks(self, name: str, context: "Context") -> Collection[str]:
-        """The names of the tasks; ConfigError if the config is wrong."""
+    def tasks(self, name: str, context: "Context") -> Mapping[str, TaskConfig]:
+        """The tasks by name; ConfigError if the config is wrong."""
         return self._without_models(name, context).tasks
 
     def _without_models(self, name: str, context: "Context") -> EvalConfig:
