@@ -64,10 +64,13 @@ def test_a_sampling_that_is_killed_before_each_file_that_it_writes_goes_on(
     undisturbed: Undisturbed, commands: ForkedCommands, server: str, tmp_path: Path
 ) -> None:
     killed = sampling(commands, tmp_path / "task", server)
-    renames = [each for each in dict.fromkeys(undisturbed.ended.operations) if each.startswith("rename")]
+    operations = [*dict.fromkeys(undisturbed.ended.operations)]
+    renames = [each for each in operations if each.startswith("rename")]
     # The start of the answers, all answers, grades, the job, two files with their controls, and the ledger.
     assert len(renames) == 9
-    for operation in renames:
+    unfinished = [each for each in operations if each.startswith("remove") and each.endswith(".partial")]
+    assert unfinished  # the answers as they came, once all are in place
+    for operation in sorted({*renames, *unfinished}, key=operations.index):
         assert killed.start(Happening(operation)).code == -signal.SIGKILL
     assert killed.start().code == 0
     assert killed.case.files() == undisturbed.left

@@ -58,7 +58,9 @@ class Asking:
             RunError: the disk is full.
             ServerError: the server fails.
         """
-        if not self.is_done:
+        if self.is_done:  # a run may have been killed before it had tidied up
+            self._asked.partial.remove(self._asked.outputs.values())
+        else:
             self._asked.answer(self._answerer())
             console.print(self._asked.endings())
         return self.path

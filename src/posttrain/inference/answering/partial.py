@@ -160,7 +160,11 @@ class PartialOutput:
                     self._file.seek(start)
                     file.write(self._file.read(length))
         self.close()
-        for path in (self.path, *outputs.values()):
+        self.remove(outputs.values())
+
+    def remove(self, outputs: Collection[Path]) -> None:
+        """Delete the partial file, and what killed runs left of it and of the outputs, which are there."""
+        for path in (self.path, *outputs):
             remove_left_behind(path)
         self.path.unlink(missing_ok=True)
 
