@@ -82,7 +82,7 @@ def start(options: argparse.Namespace, *, validation: dict[str, float] | None) -
         from posttrain.dpo.data import prepare_data
     else:
         from posttrain.sft.data import prepare_data
-    from posttrain.data.step_plan import StepPlanner
+    from posttrain.data.curriculum.step_plan import StepPlanner
 
     floor = reset_peak()
     began = time.perf_counter()

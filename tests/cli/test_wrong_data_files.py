@@ -82,7 +82,7 @@ def test_all_files_that_are_not_there_are_told_at_once_with_their_keys(
     assert refusal("run.yaml", *start).splitlines() == [
         "2 files cannot be read:",
         f"  datasets.words.path: no such file: {folder}/words.jsonl; did you mean word.jsonl?",
-        f"  validation.dataset.path: {folder}/tiny is a folder; name a file in it",
+        f"  validation.dataset.path: {folder}/tiny is the folder of a model, not of data",
     ]
 
 

@@ -55,7 +55,7 @@ def test_of_many_bad_records_the_first_are_kept_and_all_are_counted(source):
     with pytest.raises(DataError) as refused:
         list(ExampleStream(source("-" * 50 + "+"), "error"))
     assert "has 50 bad records" in str(refused.value)
-    assert "... and 30 more" in str(refused.value)
+    assert str(refused.value).count("needs columns") == 1 and "(and 49 more: " in str(refused.value)
 
 
 @pytest.mark.parametrize(

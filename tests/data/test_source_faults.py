@@ -41,13 +41,25 @@ def test_all_bad_records_are_told_at_once_with_their_places(folder):
 
 
 def test_of_many_bad_records_twenty_are_shown_and_all_are_counted(folder):
-    (folder / "data.jsonl").write_text(json.dumps(PAIR) + "\n" + "x\n" * 1000)
+    (folder / "data.jsonl").write_text(json.dumps(PAIR) + "\n" + "".join(f"{'1' * n} x\n" for n in range(1, 1001)))
     with pytest.raises(DataError) as caught:
         read("data.jsonl")
     lines = str(caught.value).splitlines()
     assert lines[0] == "data.jsonl has 1,000 bad records:"
     assert lines[20].startswith("  data.jsonl:21: ") and lines[21] == "  ... and 980 more"
     assert len(lines) == 23
+
+
+def test_a_reason_that_many_records_share_is_told_once(folder):
+    (folder / "data.jsonl").write_text(json.dumps(PAIR) + "\n" + "x\n" * 1000 + '{"prompt": 3}\n')
+    with pytest.raises(DataError) as caught:
+        read("data.jsonl")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "data.jsonl has 1,001 bad records:"
+    assert lines[1].startswith("  data.jsonl:2: not JSON")
+    assert lines[1].endswith("(and 999 more: data.jsonl:3, data.jsonl:4, data.jsonl:5, ...)")
+    assert lines[2].startswith("  data.jsonl:1002: ")
+    assert len(lines) == 4  # the last one says what to do
 
 
 def test_bad_records_are_left_out_and_returned_where_asked(folder):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hostile.hostile_values import refusal_of, require_readable
-from posttrain.data.json_lines import MAX_ARRAY_BYTES, MAX_LINE_BYTES
+from posttrain.data.readers.json_lines import MAX_LINE_BYTES, MAX_WHOLE_BYTES
 from posttrain.data.records import Columns
 from posttrain.data.sources import open_data
 
@@ -38,7 +38,7 @@ def packed(path: Path, begin: bytes, size: int) -> Path:
 
 
 LINE = f"longer than {MAX_LINE_BYTES} bytes"
-ARRAY = f"is larger than {MAX_ARRAY_BYTES // MIB} MiB, and an array is read as a whole; write one object per line"
+ARRAY = f"is larger than {MAX_WHOLE_BYTES // MIB} MiB, and an array is read as a whole; write one object per line"
 # How each file begins, and part of the message.
 ENDLESS = {
     "hole.jsonl": (b"", LINE),
@@ -65,7 +65,7 @@ LONG = [
         ("hole.jsonl", 2048 * MIB, MOST_BYTES),
         ("quote.csv", 1024 * MIB, MOST_BYTES),
         ("array.json", 2048 * MIB, MOST_BYTES),
-        ("packed.json.gz", 640 * MIB, int(2.5 * MAX_ARRAY_BYTES)),
+        ("packed.json.gz", 640 * MIB, int(2.5 * MAX_WHOLE_BYTES)),
     )
 ]
 
@@ -104,7 +104,7 @@ NO_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a link to the standard input": (a_link_to("/dev/stdin"), PIPE),
     "a link to itself": (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),
     "a link to nothing": (a_link_to("gone"), "no such file"),
-    "a folder": (lambda path: path.mkdir(), "is a folder; name a file in it"),
+    "a folder": (lambda path: path.mkdir(), "is a folder without data files"),
     "a file of the system that cannot be read": (a_link_to("/proc/self/mem"), "Input/output error"),
     "a file of the system without records": (a_link_to("/proc/self/status"), "bad records"),
     "a file of the system in binary": (a_link_to("/proc/self/auxv"), "bad record"),

@@ -10,7 +10,7 @@ import pytest
 from cli.refusals import contents
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
 from posttrain.data.curriculum.order_hash import order_hash_after
-from posttrain.data.step_plan import RowSizes, StepPlanner
+from posttrain.data.curriculum.step_plan import RowSizes, StepPlanner
 from posttrain.errors import ConfigError
 from posttrain.runs.checkpoints import STATE_FILE, Damaged, publish
 from posttrain.runs.directory import RunDirectory, clear_run_directory

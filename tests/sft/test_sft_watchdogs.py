@@ -10,7 +10,7 @@ import torch
 
 from in_process import sft
 from posttrain.config.load import load_config
-from posttrain.data.step_plan import StepPlanner
+from posttrain.data.curriculum.step_plan import StepPlanner
 from posttrain.errors import RunError
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.train import EndTokenUnlearnt, train

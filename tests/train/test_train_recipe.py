@@ -8,8 +8,8 @@ import pytest
 from posttrain.config.sections.datasets import DatasetConfig
 from posttrain.conversation.masks import IGNORED_LABEL, TokenRow
 from posttrain.data.curriculum.curriculum import Draw
+from posttrain.data.curriculum.step_plan import StepPlan
 from posttrain.data.ledger import Ledger
-from posttrain.data.step_plan import StepPlan
 from posttrain.runs.resume import RunCounters
 from posttrain.train.recipe import PlannedSteps, StepResult, place_of, step_facts
 from token_rows import from_rows

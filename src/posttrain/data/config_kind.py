@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from posttrain.config.load import read_raw
-from posttrain.data.sources import open_lines
+from posttrain.data.readers.open import open_lines
 from posttrain.errors import ToolkitError
 
 Kind = Literal["sft", "dpo", "rl", "dataserver"]

@@ -58,6 +58,8 @@ def prepare_dataset(
         DataError: there are bad records and `on_bad_record` is error, or nothing can be learnt from the data.
     """
     source = open_source(config)
+    if source.note is not None:
+        report(source.note)
     folder = tokenized_folder(source, chat, tokenizer, on_bad_record, training_template)
     dataset = tokenized.load(folder, name)
     if dataset is None:

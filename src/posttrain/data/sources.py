@@ -5,37 +5,28 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from posttrain.base.cache import file_digest
-from posttrain.base.files import require_file
-from posttrain.base.text import as_shown, clipped
-from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord
+from posttrain.base.text import clipped
+from posttrain.config.sections.datasets import CONVERSATION_COLUMNS, DatasetConfig, Format, OnBadRecord
+from posttrain.config.text_template import fill_template, template_fields
 from posttrain.conversation.messages import Conversation
-from posttrain.data.bad_records import SHOWN_FAULTS, Refused, refusal, require_columns
-from posttrain.data.json_lines import Line, read_json, read_jsonl, unreadable
+from posttrain.data.bad_records import SHOWN_FAULTS, Refused, require_columns
+from posttrain.data.formats.formats import converted, format_of, recognised
+from posttrain.data.readers.json_lines import Line
+from posttrain.data.readers.open import LineSource, open_lines
 from posttrain.data.records import Columns, Record, UselessRecordError, parse_record
-from posttrain.data.tables import is_hub_id, load_hub, load_parquet, read_csv, table_digest, table_lines
 from posttrain.errors import DataError
 
 T = TypeVar("T")
 
 Parsed = tuple[Conversation, float]
 """A conversation and the factor on its loss."""
-
-_LINE_READERS: dict[str, Callable[[Path], Iterator[Line]]] = {
-    ".jsonl": read_jsonl,
-    ".ndjson": read_jsonl,
-    ".json": read_json,
-    ".csv": read_csv,
-    ".tsv": lambda path: read_csv(path, "\t"),
-}
-_COMPRESSED = {".zst", ".bz2", ".xz", ".zip", ".lz4", ".br", ".7z"}
-_KNOWN = f"{', '.join(_LINE_READERS)} (also with .gz) and .parquet"
 
 
 @dataclass(frozen=True)
@@ -45,25 +36,6 @@ class RecordSet:
     records: list[Record]
     faults: list[str]
     digest: str
-
-
-@dataclass(frozen=True)
-class LineSource:
-    """A file or hub data set. Each call of `lines` reads it again, unchecked; `digest` is a hash of its content."""
-
-    name: str
-    digest: str
-    lines: Callable[[], Iterator[Line]]
-    counts_rows: bool
-    """Whether `Line.number` is the row of a table rather than the line of a text file."""
-
-    def place(self, number: int) -> str:
-        """Where a record is, as shown in messages."""
-        return f"{self.name} row {number}" if self.counts_rows else f"{self.name}:{number}"
-
-    def refusal(self, faults: list[str], usable: int) -> DataError:
-        """The error that lists bad records, each as `place: reason`."""
-        return refusal(self.name, faults, usable)
 
 
 class Attempt(NamedTuple, Generic[T]):
@@ -78,13 +50,19 @@ class Attempt(NamedTuple, Generic[T]):
 
 @dataclass(frozen=True)
 class Examples(Generic[T]):
-    """The records of a source, each to be parsed into a T. `digest` is a hash of their content."""
+    """The records of a source, each to be parsed into a T.
+
+    Attributes:
+        digest: hash of their content.
+        require_columns: called after all attempts; raises DataError if a renamed column occurs in no record.
+        note: what is read, in one line, if the name does not say it; None if it does.
+    """
 
     name: str
     digest: str
     attempts: Callable[[], Iterator[Attempt[T]]]
     require_columns: Callable[[], None]
-    """Called after all attempts; raises DataError if a renamed column occurs in no record."""
+    note: str | None = None
 
 
 class ExampleStream(Generic[T]):
@@ -134,7 +112,7 @@ class ExampleStream(Generic[T]):
                 if isinstance(error, UselessRecordError) and self._on_useless is not None:
                     self.useless[error.kind] += 1
                     refused = self._taught_nothing
-                refused.add(f"{attempt.place}: {clipped(str(error))}", attempt.lines)
+                refused.add(attempt.place, clipped(str(error)), attempt.lines)
             else:
                 self.usable += 1
                 if not (self._is_bad or self._is_useless):
@@ -169,7 +147,7 @@ class ExampleStream(Generic[T]):
 class Source(LineSource):
     """Lines of conversations with known columns."""
 
-    columns: Columns
+    columns: Columns = field(kw_only=True)
 
     def examples(self, *, require_answer: bool) -> Examples[Parsed]:
         """The conversations, each with its weight."""
@@ -178,7 +156,8 @@ class Source(LineSource):
         def parse(line: Line) -> Parsed:
             row = values(line)
             seen.update(row)
-            return parse_record(row, self.columns, require_answer=require_answer)
+            with format_suggested(row):
+                return parse_record(row, self.columns, require_answer=require_answer)
 
         def attempts() -> Iterator[Attempt[Parsed]]:
             for line in self.lines():
@@ -188,7 +167,7 @@ class Source(LineSource):
             if require_answer:
                 require_columns(self.name, self.columns.names(), Columns().names(), seen)
 
-        return Examples(self.name, self.digest, attempts, check)
+        return Examples(self.name, self.digest, attempts, check, self.note)
 
     def read(self, on_bad_record: OnBadRecord, *, require_answer: bool) -> RecordSet:
         """All usable records at once; raises DataError as `ExampleStream` does."""
@@ -204,53 +183,77 @@ def values(line: Line) -> Mapping[str, Any]:
     return line.value
 
 
+@contextmanager
+def format_suggested(row: Mapping[str, Any]) -> Iterator[None]:
+    """If the block cannot parse the row, add to the error which format of other tools the row looks like."""
+    try:
+        yield
+    except UselessRecordError:
+        raise
+    except DataError as error:
+        if found := recognised(row):
+            raise DataError(f"{error}; the row looks like {found.shape}: set `format: {found.name}`") from None
+        if set(row) & CONVERSATION_COLUMNS or not isinstance(row.get("text"), str):
+            raise
+        raise DataError(f"{error}; for a text without turns, set `type: text`") from None
+
+
 def open_source(config: DatasetConfig) -> Source:
     """Find the data that a config names; DataError if it does not exist or cannot be read."""
-    return open_data(config.path, Columns(**config.columns.model_dump()), config.split)
+    return open_data(config.path, Columns(**config.columns.model_dump()), config.split, config.format)
 
 
-def open_data(source: str | Path, columns: Columns, split: str = "train", *, every_column: bool = False) -> Source:
+def open_data(
+    source: str | Path,
+    columns: Columns,
+    split: str = "train",
+    format_: Format = "auto",
+    *,
+    every_column: bool = False,
+) -> Source:
     """`open_source` by name; with `every_column`, the lines of a table keep the columns not in `columns` too."""
-    found = open_lines(source, None if every_column else list(columns.names().values()), split)
-    return Source(found.name, found.digest, found.lines, found.counts_rows, columns)
+    found = open_rows(source, columns.names(), split, format_, every_column=every_column)
+    return Source(**vars(found), columns=columns)
 
 
-def open_lines(source: str | Path, wanted: Collection[str] | None, split: str = "train") -> LineSource:
-    """Find data by name; the lines of a table have the columns `wanted`, or all columns if it is None.
+def open_rows(
+    source: str | Path,
+    names: Mapping[str, str],
+    split: str = "train",
+    format_: Format = "auto",
+    *,
+    every_column: bool = False,
+    prose: bool = False,
+) -> LineSource:
+    """Find data by name; its rows have the toolkit's own columns, and a text for each template among their names.
+
+    With `format_` auto, the format is looked for only if no column of the conversation is renamed.
+
+    Args:
+        names: the column of each meaning, or the template of its text.
+        every_column: whether the lines of a table keep the columns not in `names` too.
+        prose: whether a `.txt` or `.md` file is a row `{text}`.
 
     Raises:
         DataError: the data does not exist or cannot be read.
     """
-    path = Path(source)
-    if isinstance(source, str) and is_hub_id(source) and _kind(path) is None and not path.exists():
-        dataset = load_hub(source, split)
-        taken = dataset.column_names if wanted is None else wanted
-        digest = table_digest(dataset, taken)
-        return LineSource(source, digest, lambda: table_lines(dataset, taken, source), counts_rows=True)
-    require_file(path)
-    kind = _kind(path)
-    if kind is None:
-        raise DataError(_unknown_kind(path))
-    if split != "train":
-        raise DataError(f"{as_shown(path)}: split {split[:60]!r} was requested, but a file has no splits; leave it out")
-    name = as_shown(path)
-    with unreadable(path):
-        digest = file_digest(path)
-    if kind == ".parquet":
-        return LineSource(name, digest, lambda: table_lines(load_parquet(path), wanted or (), name), counts_rows=True)
-    return LineSource(name, digest, lambda: _LINE_READERS[kind](path), counts_rows=False)
+    templates = [name for name in names.values() if template_fields(name)]
+    wanted = {field for name in names.values() for field in template_fields(name) or (name,)}
+    is_renamed = any(name != meaning for meaning, name in names.items() if meaning in CONVERSATION_COLUMNS)
+    is_own = format_ == "columns" or (format_ == "auto" and is_renamed)
+    found = open_lines(source, None if every_column else wanted, split, prose=prose)
+    if not is_own and (known := format_of(found, format_)) is not None:
+        found = converted(open_lines(source, None, split), known, format_)
+    return replace(found, lines=partial(_filled, found.lines, templates)) if templates else found
 
 
-def _kind(path: Path) -> str | None:
-    """The suffix that decides how a file is read, if it has a known one."""
-    name = path.name.lower()
-    kind = Path(name.removesuffix(".gz")).suffix
-    if kind == ".parquet":
-        return kind if name.endswith(kind) else None
-    return kind if kind in _LINE_READERS else None
-
-
-def _unknown_kind(path: Path) -> str:
-    if path.suffix.lower() in _COMPRESSED:
-        return f"{as_shown(path)} uses an unsupported compression; unpack it, or recompress it as .gz"
-    return f"{as_shown(path)}: cannot tell the format from the name; supported: {_KNOWN}"
+def _filled(lines: Callable[[], Iterator[Line]], templates: Sequence[str]) -> Iterator[Line]:
+    """The lines, each with the texts of the templates, under the template as column name."""
+    for line in lines():
+        if (row := line.value) is None:
+            yield line
+            continue
+        try:
+            yield Line(line.number, {**row, **{template: fill_template(template, row) for template in templates}})
+        except DataError as error:
+            yield Line(line.number, None, str(error))

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from posttrain.base.files import atomic_folder, described_hash
+from posttrain.data.curriculum.step_plan import RowSizes
 from posttrain.data.ledger import Ledger
-from posttrain.data.step_plan import RowSizes
 from posttrain.data.token_arrays import ArrayFile, PickedValues, TokenArrays, growing_arrays, mapped_array
 
 # Raise it when the same inputs give different arrays, so that older caches are not read.

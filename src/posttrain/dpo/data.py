@@ -76,6 +76,8 @@ def prepare_preferences(
             learnt from the data.
     """
     source = open_preferences(config)
+    if source.note is not None:
+        report(source.note)
     digest = _content_digest(source.digest, config, policies.seed)
     folders = _folders(digest, policies, tokenizer)
     sides = _load(folders, name)

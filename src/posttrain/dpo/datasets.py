@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from posttrain.data import tokenized
+from posttrain.data.curriculum.step_plan import PerRow, RowSizes
 from posttrain.data.ledger import Ledger
-from posttrain.data.step_plan import PerRow, RowSizes
 from posttrain.data.token_arrays import PickedValues
 from posttrain.data.tokenized import TokenizedDataset
 

@@ -171,7 +171,7 @@ def _passes_of_steps(
 ) -> "list[list[list[Batch]]]":
     """The forward passes of each micro-batch of the optimizer steps `sampled`."""
     from posttrain.conversation.masks import IGNORED_LABEL
-    from posttrain.data.step_plan import StepPlanner
+    from posttrain.data.curriculum.step_plan import StepPlanner
     from posttrain.dpo.passes import cost_of_a_pass, plan_passes, takes_joined_rows
     from posttrain.dpo.run_rows import RunRows, numbered_rows, trained_sides
     from posttrain.models.backend import training_device

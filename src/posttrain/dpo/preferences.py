@@ -13,9 +13,10 @@ from typing import Any
 from posttrain.base.strict_json import parse_json
 from posttrain.conversation.messages import Conversation, Message
 from posttrain.data.bad_records import require_columns
-from posttrain.data.json_lines import Line
+from posttrain.data.readers.json_lines import Line
+from posttrain.data.readers.open import LineSource
 from posttrain.data.records import Columns, EmptyAnswerError, IdenticalAnswersError, columns_found, parse_record
-from posttrain.data.sources import Attempt, Examples, LineSource, Source, open_lines, open_source, values
+from posttrain.data.sources import Attempt, Examples, Source, format_suggested, open_rows, open_source, values
 from posttrain.dpo.config.data import (
     AnyPreferences,
     LabelledColumnsConfig,
@@ -218,7 +219,8 @@ def open_preferences(config: AnyPreferences) -> Examples[Preference]:
         accepted, rejected = config.files()
         return _two_files(open_source(accepted), open_source(rejected))
     columns = config.columns
-    source = open_lines(config.path, [name for name in columns.model_dump().values() if name], config.split)
+    names = {meaning: name for meaning, name in columns.model_dump().items() if name is not None}
+    source = open_rows(config.path, names, config.split, config.format)
     return _one_file(source, columns)
 
 
@@ -228,9 +230,10 @@ def _one_file(source: LineSource, columns: PairColumnsConfig | LabelledColumnsCo
     def parse(line: Line) -> Preference:
         row = values(line)
         seen.update(row)
-        if isinstance(columns, LabelledColumnsConfig):
-            return parse_labelled(row, columns)
-        return parse_pair(row, columns)
+        with format_suggested(row):
+            if isinstance(columns, LabelledColumnsConfig):
+                return parse_labelled(row, columns)
+            return parse_pair(row, columns)
 
     def attempts() -> Iterator[Attempt[Preference]]:
         for line in source.lines():
@@ -239,7 +242,7 @@ def _one_file(source: LineSource, columns: PairColumnsConfig | LabelledColumnsCo
     def check() -> None:
         require_columns(source.name, columns.model_dump(), type(columns)().model_dump(), seen)
 
-    return Examples(source.name, source.digest, attempts, check)
+    return Examples(source.name, source.digest, attempts, check, source.note)
 
 
 def _two_files(accepted: Source, rejected: Source) -> Examples[Preference]:
@@ -267,7 +270,8 @@ def _two_files(accepted: Source, rejected: Source) -> Examples[Preference]:
         for source, columns in zip((accepted, rejected), seen, strict=True):
             require_columns(source.name, source.columns.names(), Columns().names(), columns)
 
-    return Examples(name, f"{accepted.digest}-{rejected.digest}", attempts, check)
+    notes = [source.note for source in (accepted, rejected) if source.note is not None]
+    return Examples(name, f"{accepted.digest}-{rejected.digest}", attempts, check, "\n".join(notes) or None)
 
 
 def _side_of_file(source: Source, line: Line, seen: set[str], which: str) -> tuple[Conversation, float]:

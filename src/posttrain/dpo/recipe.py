@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from posttrain.base.processes import process_count
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.data.curriculum.curriculum import Draw
-from posttrain.data.step_plan import StepPlan, StepPlanner
+from posttrain.data.curriculum.step_plan import StepPlan, StepPlanner
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.data import PreferenceData

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from posttrain.data.curriculum.curriculum import Draw
-from posttrain.data.step_plan import PerRow, StepPlan
+from posttrain.data.curriculum.step_plan import PerRow, StepPlan
 from posttrain.data.tokenized import TokenizedDataset, cache_key
 from posttrain.dpo.datasets import LabelledDataset, PairedDataset, PreferenceDataset
 from posttrain.dpo.passes import plan_passes

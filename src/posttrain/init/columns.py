@@ -6,8 +6,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+from posttrain.data.readers.open import open_lines
 from posttrain.data.records import columns_found
-from posttrain.data.sources import open_lines, values
+from posttrain.data.sources import values
 from posttrain.errors import DataError
 
 Task = Literal["sft", "dpo", "grpo"]

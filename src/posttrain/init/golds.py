@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.conversation.messages import Conversation
-from posttrain.data.json_lines import Line
+from posttrain.data.readers.json_lines import Line
+from posttrain.data.readers.open import open_lines
 from posttrain.data.records import Columns
-from posttrain.data.sources import Attempt, open_data, open_lines, values
+from posttrain.data.sources import Attempt, open_data, values
 from posttrain.dataserver.config.datasets import GoldConfig, PromptColumnsConfig
 from posttrain.dataserver.data.samples import gold_answer, parse_prompt, prompt_columns
 from posttrain.dataserver.graders.text.numbers import gold_number

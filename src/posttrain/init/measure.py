@@ -13,7 +13,7 @@ from posttrain.config.sections.datasets import ColumnsConfig, DatasetConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.conversation.encoder import ConversationEncoder
-from posttrain.data.bad_records import refusal
+from posttrain.data.bad_records import Refused
 from posttrain.data.sources import Attempt, open_source
 from posttrain.dpo.config.data import PairColumnsConfig, PairsDataset
 from posttrain.dpo.preferences import Preference, open_preferences
@@ -65,22 +65,22 @@ def measure(path: Path, guess: Guess, encoder: ConversationEncoder, gold: "Gold 
     Raises:
         DataError: more than a few records are not usable, or none is.
     """
-    rows, faults = 0, []
+    rows, refused = 0, Refused(kept=None)
     chance, sample = random.Random(0), []
     for attempt in _attempts(path, guess, gold):
         try:
             record = attempt.parse()
         except DataError as error:
-            faults.append(f"{attempt.place}: {error}")
+            refused.add(attempt.place, str(error))
             continue
         rows += 1
         if len(sample) < _SAMPLED:
             sample.append(record)
         elif (place := chance.randrange(rows)) < _SAMPLED:
             sample[place] = record
-    if not rows or len(faults) > _MOST_BAD * (rows + len(faults)):
-        raise refusal(str(path), faults, rows) if faults else DataError(f"{path} holds no records")
-    return Measured(rows, faults, sorted(_lengths(sample, guess, encoder)))
+    if not rows or refused.count > _MOST_BAD * (rows + refused.count):
+        raise refused.as_bad(str(path), rows) if refused.count else DataError(f"{path} holds no records")
+    return Measured(rows, refused.shown, sorted(_lengths(sample, guess, encoder)))
 
 
 def _attempts(path: Path, guess: Guess, gold: "Gold | None") -> Iterator[Attempt[Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 from posttrain.base.extras import require_extra
 from posttrain.config.load import load_config
 from posttrain.data.curriculum.order_hash import OrderHash
-from posttrain.data.step_plan import StepPlanner
+from posttrain.data.curriculum.step_plan import StepPlanner
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.data import prepare_data as prepare_preferences
 from posttrain.dpo.train import run_identity as dpo_identity

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from posttrain.base.console import console
 from posttrain.base.text import counted
 from posttrain.data.overlap import overlaps
+from posttrain.data.readers.open import open_lines
 from posttrain.data.row_texts import prompt_text, read_texts
-from posttrain.data.sources import open_lines
 from posttrain.dataserver.config.prompts import DataserverPromptsConfig, RowSplit
 from posttrain.errors import DataError
 

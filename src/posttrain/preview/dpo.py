@@ -10,6 +10,7 @@ from posttrain.base.text import counted
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.conversation.masks import TokenRow
+from posttrain.data.readers.open import place_in
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.dpo.config.data import AnyPreferences
 from posttrain.dpo.datasets import PairedDataset, PreferenceDataset
@@ -54,7 +55,7 @@ class PreferenceRows:
 
     def place(self, line: int) -> str:
         """The place of a line, for people."""
-        return f"{self.name}: {PurePath(self.path).name}:{line}"
+        return f"{self.name}: {PurePath(place_in(self.path, line)).name}"
 
     def lost(self) -> dict[int, int]:
         """How many tokens truncation took from each row that it cut, from all sides together."""

@@ -9,6 +9,7 @@ from posttrain.base.console import console
 from posttrain.base.extras import require_extra
 from posttrain.config.load import load_config
 from posttrain.config.sections.chat import ChatConfig
+from posttrain.config.sections.datasets import TextsConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.data.config_kind import config_kind
 from posttrain.data.curriculum.curriculum import Curriculum
@@ -86,14 +87,18 @@ def gather(path: Path, request: Request, overrides: Sequence[str] = ()) -> Previ
 
 def _of_conversations(path: Path, request: Request, config: SFTConfig) -> Preview:
     from posttrain.preview.sft import ConversationRows
+    from posttrain.preview.texts import TextRows
     from posttrain.sft.data import prepare_data
 
     tokenizer = load_tokenizer(config.model, config.chat)
     data = prepare_data(config, tokenizer, console.print)
-    rows = {
-        name: ConversationRows(name, config.datasets[name], config.chat, tokenizer, dataset)
-        for name, dataset in data.datasets.items()
-    }
+    rows: dict[str, PreparedRows] = {}
+    for name, dataset in data.datasets.items():
+        source = config.datasets[name]
+        if isinstance(source, TextsConfig):
+            rows[name] = TextRows(name, source, tokenizer, dataset)
+        else:
+            rows[name] = ConversationRows(name, source, config.chat, tokenizer, dataset)
     return _of_curriculum(path, request, rows, data.curriculum, config.max_steps, data.ledgers)
 
 

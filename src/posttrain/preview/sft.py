@@ -12,6 +12,7 @@ from posttrain.config.sections.datasets import DatasetConfig
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.conversation.masks import TokenRow
 from posttrain.conversation.truncation import Outcome, truncate
+from posttrain.data.readers.open import place_in
 from posttrain.data.sources import open_source
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.errors import DataError
@@ -38,7 +39,7 @@ class ConversationRows:
 
     def place(self, line: int) -> str:
         """The place of a line, for people."""
-        return f"{self.name}: {PurePath(self.path).name}:{line}"
+        return f"{self.name}: {PurePath(place_in(self.path, line)).name}"
 
     def lost(self) -> dict[int, int]:
         """How many tokens truncation took from each row that it cut."""

@@ -6,11 +6,12 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
-from posttrain.base.files import require_file
 from posttrain.base.text import as_shown, on_one_line
-from posttrain.config.sections.datasets import DatasetConfig
+from posttrain.config.sections.datasets import PathConfig
 from posttrain.config.sections.run import RunConfig, require_run_name
 from posttrain.config.sections.training import TrainingConfig
+from posttrain.data.readers.data_files import find_files
+from posttrain.data.readers.tables import is_saved
 from posttrain.errors import ConfigError, DataError
 
 
@@ -50,7 +51,7 @@ def require_optimizer(training: TrainingConfig) -> None:
         )
 
 
-def require_data_files(sources: Mapping[str, DatasetConfig]) -> None:
+def require_data_files(sources: Mapping[str, PathConfig]) -> None:
     """Raise one DataError for all files that are not there; `sources` are the data sets by their keys in the config."""
     problems = []
     for key, source in sources.items():
@@ -58,7 +59,8 @@ def require_data_files(sources: Mapping[str, DatasetConfig]) -> None:
         if not path.is_absolute():  # a hub's id: what is meant as a local path is absolute once a config is loaded
             continue
         try:
-            require_file(path)
+            if not is_saved(path):
+                find_files(path, prose=True)
         except DataError as error:
             problems.append(f"{key}.path: {error}{_did_you_mean(path)}")
     if problems:

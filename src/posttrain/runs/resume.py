@@ -7,7 +7,7 @@ from typing import Any
 
 from posttrain.data.curriculum.curriculum import Curriculum
 from posttrain.data.curriculum.order_hash import OrderHash, order_hash_after
-from posttrain.data.step_plan import StepPlan
+from posttrain.data.curriculum.step_plan import StepPlan
 from posttrain.errors import ConfigError
 from posttrain.runs import metrics
 from posttrain.runs.checkpoints import FORMAT, Checkpoint, Damaged, discard_unfinished, newest_sound_checkpoint

@@ -4,7 +4,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import (
-    DatasetConfig,
+    AnyTrainingData,
     OnBadRecord,
     StageConfig,
     ValidationConfig,
@@ -32,7 +32,7 @@ class SFTConfig(StrictModel):
     chat: ChatConfig = ChatConfig()
     """Template, loss mask and length limit."""
 
-    datasets: dict[OneLine, DatasetConfig] = Field(min_length=1)
+    datasets: dict[OneLine, AnyTrainingData] = Field(min_length=1)
     """The data sets, by the names that the stages use."""
 
     on_bad_record: OnBadRecord = "error"
@@ -66,7 +66,7 @@ class SFTConfig(StrictModel):
         """The stages as the curriculum takes them."""
         return _as_curriculum_stages(self.stages)
 
-    def data_sources(self) -> dict[str, DatasetConfig]:
+    def data_sources(self) -> dict[str, AnyTrainingData]:
         """All data sources, by their keys in the config."""
         sources = {f"datasets.{name}": dataset for name, dataset in self.datasets.items()}
         if self.validation is not None and self.validation.dataset is not None:
@@ -84,7 +84,7 @@ class SFTConfig(StrictModel):
     @field_validator("stages")
     @classmethod
     def _stages_fit(cls, stages: tuple[StageConfig, ...], info: ValidationInfo) -> tuple[StageConfig, ...]:
-        datasets: dict[str, DatasetConfig] | None = info.data.get("datasets")
+        datasets: dict[str, AnyTrainingData] | None = info.data.get("datasets")
         if datasets is None:
             return stages
         # The same checks as at training time, before any file is read: sizes of 1 stand for data not yet counted.

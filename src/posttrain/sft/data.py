@@ -4,11 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.config.sections.datasets import DatasetConfig
+from posttrain.config.sections.datasets import AnyTrainingData, TextsConfig
 from posttrain.data.curriculum.curriculum import Curriculum
 from posttrain.data.ledger import Ledger
 from posttrain.data.preparation import VALIDATION, prepare_dataset, prepare_each
 from posttrain.data.splits import split_each
+from posttrain.data.text_rows import prepare_texts
 from posttrain.data.tokenized import TokenizedDataset, concatenate
 from posttrain.models.tokens import training_template
 from posttrain.sft.config import SFTConfig
@@ -37,7 +38,9 @@ def prepare_data(config: SFTConfig, tokenizer: Any, report: Callable[[str], None
 
     template = training_template(config.chat, tokenizer)
 
-    def prepare(name: str, source: DatasetConfig) -> TokenizedDataset:
+    def prepare(name: str, source: AnyTrainingData) -> TokenizedDataset:
+        if isinstance(source, TextsConfig):
+            return prepare_texts(name, source, config.chat, tokenizer, config.on_bad_record, report)
         return prepare_dataset(name, source, config.chat, tokenizer, config.on_bad_record, report, template)
 
     prepared = prepare_each(sources, prepare)

@@ -5,10 +5,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from posttrain.base.console import console
+from posttrain.config.sections.datasets import AnyTrainingData, OnBadRecord, TextsConfig
 from posttrain.config.sections.training import accumulation_steps
 from posttrain.data.curriculum.curriculum import Curriculum, Draw
 from posttrain.data.ledger import ledger_table
-from posttrain.data.sources import open_source
+from posttrain.data.sources import ExampleStream, open_source
+from posttrain.data.text_rows import open_texts
 from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.sft.config import SFTConfig
 from posttrain.train.plan import (
@@ -58,11 +60,17 @@ def _counted_curriculum(config: SFTConfig) -> Curriculum:
     fraction = validation.fraction if validation is not None else None
     sizes = {}
     for name, dataset in config.datasets.items():
-        rows = len(open_source(dataset).read(config.on_bad_record, require_answer=True).records)
-        sizes[name] = rows_left_to_train(rows, fraction)
+        sizes[name] = rows_left_to_train(_count(dataset, config.on_bad_record), fraction)
     if validation is not None and validation.dataset is not None:
-        open_source(validation.dataset).read(config.on_bad_record, require_answer=True)
+        _count(validation.dataset, config.on_bad_record)
     return Curriculum(config.curriculum_stages(), sizes, config.training.rows_per_step, config.training.seed)
+
+
+def _count(dataset: AnyTrainingData, on_bad_record: OnBadRecord) -> int:
+    """Number of usable records; a text counts as one, however many rows it will be."""
+    if isinstance(dataset, TextsConfig):
+        return sum(1 for _ in ExampleStream(open_texts(dataset), on_bad_record))
+    return sum(1 for _ in ExampleStream(open_source(dataset).examples(require_answer=True), on_bad_record))
 
 
 def _tokenised_data(config: SFTConfig, run: RunDirectory, resume: bool) -> "SFTData":
@@ -83,7 +91,7 @@ def _tokenised_data(config: SFTConfig, run: RunDirectory, resume: bool) -> "SFTD
 
 def estimated(config: SFTConfig, data: "SFTData") -> "Estimate":
     """Estimate the cost of the run's steps on this machine; ModelError if the model's shape is unknown."""
-    from posttrain.data.step_plan import StepPlanner
+    from posttrain.data.curriculum.step_plan import StepPlanner
     from posttrain.models.model_shape import TrainedModel
     from posttrain.train.estimate import Batch, Work, estimate
 

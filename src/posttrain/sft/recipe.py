@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from posttrain.base.processes import process_count, process_rank
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.data.curriculum.curriculum import Draw
-from posttrain.data.step_plan import StepPlanner
+from posttrain.data.curriculum.step_plan import StepPlanner
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.models.backend import LoadedModel
 from posttrain.models.kernels.labelled_head import LabelledHead

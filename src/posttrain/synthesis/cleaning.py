@@ -8,8 +8,9 @@ from typing import Any
 from posttrain.base.text import clipped, counted
 from posttrain.data.bad_records import SHOWN_FAULTS
 from posttrain.data.overlap import HeldOut, duplicates
+from posttrain.data.readers.open import open_lines
 from posttrain.data.row_texts import RowTexts, read_texts
-from posttrain.data.sources import open_lines, values
+from posttrain.data.sources import values
 from posttrain.errors import DataError
 from posttrain.synthesis.config import By, DecontaminateConfig
 

@@ -10,7 +10,7 @@ from posttrain.base.files import require_file
 from posttrain.base.outputs import checked_output, output_lines
 from posttrain.base.text import as_shown, counted
 from posttrain.data.bad_records import SHOWN_FAULTS
-from posttrain.data.json_lines import read_jsonl
+from posttrain.data.readers.json_lines import read_jsonl
 from posttrain.dataserver.graders.puzzles.crossword_answers import letters_of, require_fit
 from posttrain.errors import DataError
 

@@ -18,7 +18,7 @@ from posttrain.runs.directory import RunDirectory
 from posttrain.train.memory import GIB, Phase, Situation, cheapest_changes
 
 if TYPE_CHECKING:
-    from posttrain.data.step_plan import StepPlanner
+    from posttrain.data.curriculum.step_plan import StepPlanner
     from posttrain.train.estimate import Estimate
 
 _SAMPLED_STEPS = 100

@@ -13,9 +13,10 @@ import torch
 
 from posttrain.base.processes import process_count, process_rank
 from posttrain.base.text import first_of
-from posttrain.config.sections.datasets import DatasetConfig
+from posttrain.config.sections.datasets import PathConfig
 from posttrain.data.curriculum.curriculum import Draw
-from posttrain.data.step_plan import StepPlan
+from posttrain.data.curriculum.step_plan import StepPlan
+from posttrain.data.readers.open import place_in
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.errors import ToolkitError
 from posttrain.models.backend import LoadedModel
@@ -218,7 +219,7 @@ def step_facts(row: Mapping[str, Any]) -> str:
     return f"{row['tokens_per_second']:,.0f} tok/s  padding {row['padding_share']:.0%}"
 
 
-def place_of(sources: Mapping[str, DatasetConfig], datasets: Mapping[str, TokenizedDataset]) -> Callable[[Draw], str]:
+def place_of(sources: Mapping[str, PathConfig], datasets: Mapping[str, TokenizedDataset]) -> Callable[[Draw], str]:
     """A function that names the place of a drawn row.
 
     The place is `file:line`, or data set and line if several files make up one data set.
@@ -229,6 +230,6 @@ def place_of(sources: Mapping[str, DatasetConfig], datasets: Mapping[str, Tokeni
 
     def place(draw: Draw) -> str:
         key, line = f"datasets.{draw.dataset}", int(datasets[draw.dataset].lines[draw.row])
-        return f"{sources[key].path}:{line}" if key in sources else f"{key} line {line}"
+        return place_in(sources[key].path, line) if key in sources else f"{key} line {line}"
 
     return place

@@ -3,12 +3,27 @@
 from collections.abc import Collection, Iterable
 from typing import Annotated, Generic, Literal, Self, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from posttrain.config.strict import StrictModel
+from posttrain.config.text_template import template_fields
 from posttrain.config.values import LocalOrNamed, OneLine
 
-ColumnName = Annotated[str, Field(min_length=1)]
+Format = Literal["auto", "columns", "sharegpt", "alpaca", "alpaca_prompt", "openai", "transcripts"]
+
+CONVERSATION_COLUMNS = frozenset({"messages", "prompt", "completion", "chosen", "rejected"})
+"""The columns in which the toolkit's own rows have what is said."""
+
+_NAMES_ITS_COLUMNS = ("alpaca", "alpaca_prompt", "openai")
+
+
+def _as_template(name: str) -> str:
+    template_fields(name)
+    return name
+
+
+ColumnName = Annotated[str, Field(min_length=1), AfterValidator(_as_template)]
+"""A column, or a template of a text from several columns."""
 D = TypeVar("D", bound=StrictModel)
 
 
@@ -25,7 +40,11 @@ class DistinctColumns(StrictModel):
 
 
 class ColumnsConfig(DistinctColumns):
-    """Names of a data set's columns; columns that do not exist are ignored."""
+    """Names of a data set's columns; columns that do not exist are ignored.
+
+    Instead of a name, a template makes a text of several columns, such as `"{question}\\n\\n{context}"`; then each of
+    them must be there.
+    """
 
     messages: ColumnName = "messages"
     """The whole conversation, as a list of `{role, content}`."""
@@ -46,22 +65,71 @@ class ColumnsConfig(DistinctColumns):
     """Factor on the row's loss, above 0; rows without it count as 1, and null ignores the column."""
 
 
-class DataFileConfig(StrictModel):
+class PathConfig(StrictModel):
     """Where rows are read from."""
 
     path: LocalOrNamed
-    """A `.jsonl`, `.json`, `.csv` or `.tsv` file (optionally with `.gz`), a `.parquet` file, or a Hugging Face data
-    set: `owner/name` or `owner/name:subset`."""
+    """A `.jsonl`, `.json`, `.csv` or `.tsv` file (optionally with `.gz`), a `.parquet` file, a folder of such files, a
+    pattern such as `data/*.jsonl`, a folder written by `save_to_disk`, or a Hugging Face data set: `owner/name` or
+    `owner/name:subset`."""
 
     split: str = "train"
     """Split of a Hugging Face data set."""
 
 
+class DataFileConfig(PathConfig):
+    """Where rows are read from, and in which format."""
+
+    format: Format = "auto"
+    """Format of the rows: `columns` for those that `columns` names, `sharegpt`, `alpaca` (`alpaca_prompt` with the text
+    that Stanford Alpaca puts around it), `openai` or `transcripts`. `auto` takes another than `columns` only if all of
+    the first 100 rows have it, and says so."""
+
+
+def require_columns_are_read(format_: Format, columns: StrictModel) -> None:
+    """Raise ValueError if a column of the conversation is renamed, which this format ignores."""
+    renamed = [key for key, name in columns.model_dump().items() if key in CONVERSATION_COLUMNS and name != key]
+    if format_ in _NAMES_ITS_COLUMNS and renamed:
+        raise ValueError(f"format: {format_} has columns of its own; leave out columns.{renamed[0]}")
+
+
 class DatasetConfig(DataFileConfig):
     """One source of conversations."""
 
+    type: Literal["conversations"] = "conversations"
+    """Conversations, or prompts with completions; the default if `type` is omitted."""
+
     columns: ColumnsConfig = ColumnsConfig()
     """Names of the columns."""
+
+    @model_validator(mode="after")
+    def _columns_are_read(self) -> Self:
+        require_columns_are_read(self.format, self.columns)
+        return self
+
+
+class TextsConfig(PathConfig):
+    """Texts without turns, for continued pre-training: every token is trained.
+
+    A `.txt` or `.md` file is one text. A text that is longer than `chat.max_length` becomes several rows, and no token
+    of it is lost.
+    """
+
+    type: Literal["text"]
+    """Texts without turns."""
+
+    column: ColumnName = "text"
+    """The column with the text."""
+
+
+def _conversations_by_default(value: object) -> object:
+    return {"type": "conversations", **value} if isinstance(value, dict) and "type" not in value else value
+
+
+AnyTrainingData = Annotated[
+    Annotated[DatasetConfig | TextsConfig, Field(discriminator="type")], BeforeValidator(_conversations_by_default)
+]
+"""A data set of toolkit-sft: conversations or texts."""
 
 
 class HeldOutConfig(StrictModel, Generic[D]):
@@ -99,7 +167,7 @@ class HeldOutConfig(StrictModel, Generic[D]):
         return self
 
 
-class ValidationConfig(HeldOutConfig[DatasetConfig]):
+class ValidationConfig(HeldOutConfig[AnyTrainingData]):
     """Held-out rows on which the loss is measured during training."""
 
 

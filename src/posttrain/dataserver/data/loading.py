@@ -8,8 +8,9 @@ from typing import Any
 
 from posttrain.base.cache import cache_dir
 from posttrain.base.files import atomic_folder, require_file
+from posttrain.base.text import clipped
 from posttrain.config.sections.datasets import OnBadRecord
-from posttrain.data.sources import Source, clipped, open_data
+from posttrain.data.sources import Source, open_data
 from posttrain.data.splits import content_hash
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.datasets import FileDataset, ReasoningGymDataset
@@ -147,7 +148,7 @@ def _report(rows: FileRows, path: Path, dataset: FileDataset, unit: str, report:
 
 def _require_usable(source: Source, faults: list[RowFault], usable: int, on_bad_record: OnBadRecord) -> None:
     if faults and (on_bad_record == "error" or not usable):
-        raise source.refusal([f"{source.place(fault.line)}: {fault.reason}" for fault in faults], usable)
+        raise source.refusal(((fault.line, fault.reason) for fault in faults), usable)
     if not usable:
         raise DataError(f"{source.name} holds no records")
 

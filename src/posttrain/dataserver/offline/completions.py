@@ -11,7 +11,7 @@ import numpy as np
 from posttrain.base.text import as_shown, clipped, counted, first_of
 from posttrain.conversation.messages import Conversation, Message, parse_conversation
 from posttrain.data.bad_records import SHOWN_FAULTS
-from posttrain.data.json_lines import Line, read_json, read_jsonl
+from posttrain.data.readers.json_lines import Line, read_json, read_jsonl
 from posttrain.data.records import Columns
 from posttrain.data.splits import content_hash
 from posttrain.dataserver.config.datasets import FileDataset, PromptColumnsConfig

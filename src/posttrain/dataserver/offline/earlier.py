@@ -12,7 +12,7 @@ from sqlalchemy import Engine, func, select
 from posttrain.base.files import require_file
 from posttrain.base.text import clipped, counted, first_of
 from posttrain.data.bad_records import SHOWN_FAULTS
-from posttrain.data.json_lines import Line, read_jsonl
+from posttrain.data.readers.json_lines import Line, read_jsonl
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.database import connected, grades, journal_to_read
 from posttrain.dataserver.journal.reader import JournalReader, JournalSummaries, RowFilter

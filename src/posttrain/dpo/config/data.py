@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -13,6 +13,7 @@ from posttrain.config.sections.datasets import (
     DatasetConfig,
     DistinctColumns,
     HeldOutConfig,
+    require_columns_are_read,
     require_something_drawn,
 )
 from posttrain.config.strict import StrictModel
@@ -75,9 +76,14 @@ class PairsDataset(_Sampled, DataFileConfig):
     columns: PairColumnsConfig = PairColumnsConfig()
     """Names of the columns."""
 
+    @model_validator(mode="after")
+    def _columns_are_read(self) -> Self:
+        require_columns_are_read(self.format, self.columns)
+        return self
+
     def sources(self) -> dict[str, DatasetConfig]:
         """The files, by their keys relative to this section."""
-        return {"": DatasetConfig(path=self.path, split=self.split)}
+        return {"": DatasetConfig(path=self.path, split=self.split, format=self.format)}
 
 
 class TwoFilesDataset(_Sampled):
@@ -115,9 +121,14 @@ class LabelledAnswers(_Sampled, DataFileConfig):
     columns: LabelledColumnsConfig = LabelledColumnsConfig()
     """Names of the columns. In whole conversations, the label applies to the last answer."""
 
+    @model_validator(mode="after")
+    def _columns_are_read(self) -> Self:
+        require_columns_are_read(self.format, self.columns)
+        return self
+
     def sources(self) -> dict[str, DatasetConfig]:
         """The files, by their keys relative to this section."""
-        return {"": DatasetConfig(path=self.path, split=self.split)}
+        return {"": DatasetConfig(path=self.path, split=self.split, format=self.format)}
 
 
 def _kind_by_keys(value: object) -> object:

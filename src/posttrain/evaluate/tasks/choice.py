@@ -11,8 +11,8 @@ from posttrain.config.values import LocalOrNamed
 from posttrain.conversation.encoder import ConversationEncoder, conversation_encoder
 from posttrain.conversation.masks import TokenRow
 from posttrain.conversation.messages import Conversation, Message
+from posttrain.data.readers.open import LineSource, open_lines
 from posttrain.data.records import Columns
-from posttrain.data.sources import LineSource, open_lines
 from posttrain.dataserver.graders.text.completions import column_value
 from posttrain.errors import DataError
 from posttrain.evaluate.statistics.scores import Scores
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 Score = Literal["acc", "acc_norm"]
 _SAMPLES = 10
-_SHOWN_FAULTS = 20
 
 
 class ChoiceColumnsConfig(DistinctColumns):
@@ -93,9 +92,9 @@ def _read(source: LineSource, config: ChoiceTaskConfig, *, skip: bool) -> list[Q
                 raise DataError(line.fault)
             questions.append(_question(line.number, line.value, config))
         except DataError as error:
-            faults.append(f"{source.place(line.number)}: {error}")
+            faults.append((line.number, str(error)))
     if faults and not (skip and questions):
-        raise source.refusal(faults[:_SHOWN_FAULTS], len(questions))
+        raise source.refusal(faults, len(questions))
     if not questions:
         raise DataError(f"{source.name} holds no questions")
     return questions

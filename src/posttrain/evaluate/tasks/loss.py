@@ -6,10 +6,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from posttrain.base.console import console
-from posttrain.config.sections.datasets import ColumnsConfig, DatasetConfig
+from posttrain.config.sections.datasets import ColumnsConfig, DatasetConfig, Format
 from posttrain.config.values import LocalOrNamed
 from posttrain.conversation.masks import TokenRow
-from posttrain.data.sources import LineSource, open_lines, values
+from posttrain.data.readers.open import LineSource, open_lines
+from posttrain.data.sources import values
 from posttrain.dataserver.graders.text.completions import column_value
 from posttrain.errors import ConfigError
 from posttrain.evaluate.statistics.scores import Scores
@@ -33,6 +34,9 @@ class LossTaskConfig(TaskConfig):
     split: str = "train"
     """Split of a Hugging Face data set."""
 
+    format: Format = "auto"
+    """Format of the rows, as in a training config."""
+
     columns: ColumnsConfig = ColumnsConfig()
     """Names of the columns."""
 
@@ -43,7 +47,7 @@ class LossTaskConfig(TaskConfig):
 
     def load(self, name: str, setting: Setting) -> LoadedTask:
         """Find the data; DataError if there are none."""
-        dataset = DatasetConfig(path=self.path, split=self.split, columns=self.columns)
+        dataset = DatasetConfig(path=self.path, split=self.split, format=self.format, columns=self.columns)
         return LossTask(name, self, setting, dataset, open_lines(self.path, None, self.split))
 
 

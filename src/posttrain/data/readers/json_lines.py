@@ -1,4 +1,4 @@
-"""Read JSON Lines and JSON arrays as numbered objects; a bad line is a value, not an exception.
+"""Read JSON Lines, JSON arrays and plain texts as numbered objects; a bad line is a value, not an exception.
 
 A file is read once, as bytes. JSON is parsed strictly where leniency would silently change data: repeated keys, NaN and
 Infinity are faults. A line ends at "\\n" only, because strings may contain the other characters that Unicode counts as
@@ -24,8 +24,8 @@ from posttrain.errors import DataError
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 
-# A JSON array is read as a whole, which takes several times its size in memory.
-MAX_ARRAY_BYTES = 512 * 1024 * 1024
+# A JSON array and a text are read as a whole, which takes several times their size in memory.
+MAX_WHOLE_BYTES = 512 * 1024 * 1024
 
 
 _SPACE = b" \t\r\n"
@@ -56,6 +56,17 @@ def read_json(path: Path) -> Iterator[Line]:
     with open_bytes(path) as file, unreadable(path):
         is_array = file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip(_SPACE).startswith(b"[")
     return _array_elements(path) if is_array else read_jsonl(path)
+
+
+def read_text(path: Path) -> Iterator[Line]:
+    """The whole file as one row `{text}`, without a byte order mark; no row if it is blank."""
+    whole = _whole(path).removeprefix(codecs.BOM_UTF8)
+    if not whole.strip(_SPACE):
+        return
+    try:
+        yield Line(1, {"text": whole.decode()})
+    except UnicodeDecodeError as error:
+        yield Line(whole[: error.start].count(b"\n") + 1, None, "not UTF-8")
 
 
 def open_bytes(path: Path) -> io.BufferedIOBase:
@@ -94,7 +105,7 @@ def _line(number: int, raw: bytes) -> Line:
 
 def _array_elements(path: Path) -> Iterator[Line]:
     # Invalid bytes become lone surrogates, so that only their own element fails.
-    text = _whole_array(path).removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
+    text = _whole(path, "an array").removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
@@ -113,14 +124,14 @@ def _array_elements(path: Path) -> Iterator[Line]:
         yield _line(number, text[start:end].encode("utf-8", "surrogateescape"))
 
 
-def _whole_array(path: Path) -> bytes:
+def _whole(path: Path, what: str = "a text") -> bytes:
     whole = bytearray()
     with open_bytes(path) as file, unreadable(path):
         while part := file.read(1 << 20):
             whole += part
-            if len(whole) > MAX_ARRAY_BYTES or path.stat().st_size > MAX_ARRAY_BYTES:
+            if len(whole) > MAX_WHOLE_BYTES or path.stat().st_size > MAX_WHOLE_BYTES:
                 raise DataError(
-                    f"{as_shown(path)} is larger than {MAX_ARRAY_BYTES // 2**20} MiB, and an array is read as a whole; "
+                    f"{as_shown(path)} is larger than {MAX_WHOLE_BYTES // 2**20} MiB, and {what} is read as a whole; "
                     "write one object per line, and name the file .jsonl"
                 )
     return bytes(whole)

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from posttrain.base.strict_json import json_line
-from posttrain.data.json_lines import Line, read_json, read_jsonl
+from posttrain.data.readers.json_lines import Line, read_json, read_jsonl
 
 GOOD = b'{"a": 1}'
 

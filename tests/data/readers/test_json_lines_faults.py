@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.data.json_lines import Line, read_json, read_jsonl
+from posttrain.data.readers.json_lines import Line, read_json, read_jsonl
 from posttrain.errors import DataError
 
 GOOD = b'{"a": 1}'

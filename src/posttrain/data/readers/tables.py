@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from posttrain.base.text import as_shown, clipped, on_one_line
-from posttrain.data.json_lines import MAX_LINE_BYTES, Line, numbered_lines
+from posttrain.data.readers.json_lines import MAX_LINE_BYTES, Line, numbered_lines
 from posttrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 _HUB_ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<subset>[\w.-]+))?")
 _LONGEST_REASON = 300
+_UNREADABLE = (ValueError, OverflowError, TypeError, RuntimeError, RecursionError)
+"""What libraries raise for a cell without a valid value."""
 _HAS_BROKEN_UTF8 = re.compile("[\udc80-\udcff]")
 
 
@@ -102,6 +104,44 @@ def load_parquet(path: Path) -> "Dataset":
             raise DataError(f"{as_shown(path)} cannot be read as Parquet: {_one_line(error)}") from None
 
 
+def first_parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Rows from the start of a Parquet file, with all columns; reads no more than it has to."""
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        for batch in ParquetFile(path).iter_batches(batch_size=100):
+            yield from (without_nulls(row) for row in batch.to_pylist())
+    except (OSError, *_UNREADABLE):
+        return  # whoever reads all rows says what is wrong
+
+
+def is_saved(path: Path) -> bool:
+    """Whether the path is a folder that `save_to_disk` of `datasets` wrote."""
+    return any((path / name).is_file() for name in ("dataset_dict.json", "dataset_info.json"))
+
+
+def load_saved(path: Path, split: str) -> "Dataset":
+    """One split of a data set that `save_to_disk` of `datasets` wrote.
+
+    Raises:
+        DataError: it cannot be read, or has no such split.
+    """
+    _loader(as_shown(path))
+    from datasets import DatasetDict, load_from_disk
+
+    try:
+        saved = load_from_disk(str(path))
+    except _load_errors() as error:
+        raise DataError(f"{as_shown(path)} cannot be read as a saved data set: {_one_line(error)}") from None
+    if not isinstance(saved, DatasetDict):
+        if split != "train":
+            raise DataError(f"{as_shown(path)} is saved without splits; leave out split {split[:60]!r}")
+        return saved
+    if split not in saved:
+        raise DataError(f"{as_shown(path)} has no split {split[:60]!r}; it has {', '.join(map(str, saved))}")
+    return saved[split]
+
+
 def load_hub(name: str, split: str) -> "Dataset":
     """One split of a Hugging Face hub data set, from the local cache if it is there."""
     match = _HUB_ID.fullmatch(name)
@@ -140,7 +180,7 @@ def _readable(rows: Iterable[dict[str, Any]], name: str) -> Iterator[dict[str, A
             row = next(each)
         except StopIteration:
             return
-        except (ValueError, OverflowError, TypeError, RuntimeError, RecursionError) as error:
+        except _UNREADABLE as error:
             raise DataError(f"{name} cannot be read beyond row {count}: {_one_line(error)}") from None
         count += 1
         yield row

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
-from posttrain.data.step_plan import RowSizes, StepPlanner
+from posttrain.data.curriculum.step_plan import RowSizes, StepPlanner
 
 SIZES = {
     "a": RowSizes(lengths=[10, 4, 7, 4], trained_counts=[5, 1, 2, 3], weights=[1.0, 2.0, 0.5, 1.0]),

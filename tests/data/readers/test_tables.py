@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from posttrain.data.json_lines import Line
-from posttrain.data.tables import is_hub_id, load_hub, load_parquet, table_digest, table_lines, without_nulls
+from posttrain.data.readers.json_lines import Line
+from posttrain.data.readers.tables import is_hub_id, load_hub, load_parquet, table_digest, table_lines, without_nulls
 from posttrain.errors import DataError
 
 MESSAGES = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]

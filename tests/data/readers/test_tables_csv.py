@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.data.json_lines import Line
-from posttrain.data.tables import read_csv
+from posttrain.data.readers.json_lines import Line
+from posttrain.data.readers.tables import read_csv
 from posttrain.errors import DataError
 
 

@@ -1,0 +1,175 @@
+"""Open a data set by its name (a file, a folder, a pattern, a saved data set or a hub id) as numbered lines."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from posttrain.base.cache import file_digest
+from posttrain.base.text import as_shown
+from posttrain.data.bad_records import Refused
+from posttrain.data.readers.data_files import PROSE_KINDS, count_lines, find_files, is_pattern, kind_of
+from posttrain.data.readers.json_lines import Line, read_json, read_jsonl, read_text, unreadable
+from posttrain.data.readers.tables import (
+    first_parquet_rows,
+    is_hub_id,
+    is_saved,
+    load_hub,
+    load_parquet,
+    load_saved,
+    read_csv,
+    table_digest,
+    table_lines,
+)
+from posttrain.errors import DataError
+
+_LINE_READERS: dict[str, Callable[[Path], Iterator[Line]]] = {
+    ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
+    ".json": read_json,
+    ".csv": read_csv,
+    ".tsv": lambda path: read_csv(path, "\t"),
+    **dict.fromkeys(PROSE_KINDS, read_text),
+}
+
+
+@dataclass(frozen=True)
+class LineSource:
+    """A data set whose lines can be read again and again, unchecked.
+
+    Attributes:
+        name: as shown in messages.
+        digest: hash of the content.
+        lines: reads all lines.
+        head: reads rows with all their columns, from the start; those that cannot be read are left out.
+        place: where a line is, as shown in messages, by its number.
+        note: what is read, in one line, if the name does not say it; None if it does.
+    """
+
+    name: str
+    digest: str
+    lines: Callable[[], Iterator[Line]]
+    head: Callable[[], Iterator[Mapping[str, Any]]]
+    place: Callable[[int], str]
+    note: str | None = None
+
+    def refusal(self, faults: Iterable[tuple[int, str]], usable: int) -> DataError:
+        """The error that lists bad records, each given by its number and the reason; `usable` others can be used."""
+        refused = Refused()
+        for number, reason in faults:
+            refused.add(self.place(number), reason)
+        return refused.as_bad(self.name, usable)
+
+
+def open_lines(
+    source: str | Path, wanted: Collection[str] | None, split: str = "train", *, prose: bool = False
+) -> LineSource:
+    """Find data by name; the lines of a table have the columns `wanted`, or all columns if it is None.
+
+    Args:
+        prose: whether a `.txt` or `.md` file is a row `{text}`.
+
+    Raises:
+        DataError: the data does not exist or cannot be read.
+    """
+    path = Path(source)
+    if isinstance(source, str) and is_hub_id(source) and not path.exists() and not _names_a_file(path):
+        dataset = load_hub(source, split)
+        return _table(
+            source, dataset, wanted, table_digest(dataset, dataset.column_names if wanted is None else wanted)
+        )
+    if is_saved(path):
+        digest = blake2b(digest_size=16)
+        for file in sorted(each for each in path.rglob("*") if each.is_file()):
+            digest.update(file_digest(file).encode())
+        return _table(as_shown(path), load_saved(path, split), wanted, digest.hexdigest())
+    found = find_files(path, prose=prose)
+    if split != "train":
+        raise DataError(f"{as_shown(path)}: split {split[:60]!r} was requested, but a file has no splits; leave it out")
+    if found.note is None:
+        return _one_file(path, wanted)
+    parts = _Parts(tuple(_one_file(each, wanted) for each in found.files), found.files)
+    together = blake2b("\n".join(part.digest for part in parts.parts).encode(), digest_size=16).hexdigest()
+    return LineSource(as_shown(path), together, parts.lines, parts.parts[0].head, parts.place, found.note)
+
+
+def place_in(source: str | Path, line: int) -> str:
+    """Where a line of a data set is, by its number, without reading the content: for a message."""
+    path = Path(source)
+    if is_pattern(str(path)) or (path.is_dir() and not is_saved(path)):
+        return _unread_parts(path).place(line)
+    return f"{as_shown(path)}:{line}"
+
+
+@lru_cache(maxsize=16)
+def _unread_parts(path: Path) -> "_Parts":
+    files = find_files(path, prose=True).files
+    return _Parts(tuple(_one_file(each, None, hashed=False) for each in files), files)
+
+
+def _names_a_file(path: Path) -> bool:
+    try:
+        kind_of(path)
+    except DataError:
+        return False
+    return True
+
+
+def _table(name: str, dataset: Any, wanted: Collection[str] | None, digest: str) -> LineSource:
+    columns = dataset.column_names if wanted is None else wanted
+
+    def head() -> Iterator[Mapping[str, Any]]:
+        return (line.value or {} for line in table_lines(dataset, dataset.column_names, name))
+
+    return LineSource(
+        name, digest, lambda: table_lines(dataset, columns, name), head, lambda number: f"{name} row {number}"
+    )
+
+
+def _one_file(path: Path, wanted: Collection[str] | None, *, hashed: bool = True) -> LineSource:
+    name, kind = as_shown(path), kind_of(path)
+    digest = ""
+    if hashed:
+        with unreadable(path):
+            digest = file_digest(path)
+    if kind == ".parquet":
+        return LineSource(
+            name,
+            digest,
+            lambda: table_lines(load_parquet(path), wanted or (), name),
+            lambda: first_parquet_rows(path),
+            lambda number: f"{name} row {number}",
+        )
+
+    def head() -> Iterator[Mapping[str, Any]]:
+        return (line.value for line in _LINE_READERS[kind](path) if line.value is not None)
+
+    return LineSource(name, digest, lambda: _LINE_READERS[kind](path), head, lambda number: f"{name}:{number}")
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Several files as one data set; their lines are numbered as if the files were joined."""
+
+    parts: tuple[LineSource, ...]
+    files: tuple[Path, ...]
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """The number of the last line of each file."""
+        return list(accumulate(count_lines(file) for file in self.files))
+
+    def lines(self) -> Iterator[Line]:
+        """The lines of all files, in order."""
+        for part, start in zip(self.parts, [0, *self._ends], strict=False):
+            for line in part.lines():
+                yield Line(start + line.number, line.value, line.fault)
+
+    def place(self, number: int) -> str:
+        """The file that the line is in, and its number there."""
+        index = min(bisect_left(self._ends, number), len(self.parts) - 1)
+        return self.parts[index].place(number - [0, *self._ends][index])

@@ -1,0 +1,137 @@
+"""Tokenise texts without turns for continued pre-training, in chunks that lose no token.
+
+A text is encoded as its tokenizer begins and ends texts: with its begin token, if it adds one, and its end token. Every
+chunk begins with the last token of the one before it, which is not trained there: so each token of a text but the
+first is predicted exactly once. Control tokens typed in a text stay text.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+from posttrain.base.cache import cache_dir
+from posttrain.config.sections.chat import ChatConfig
+from posttrain.config.sections.datasets import OnBadRecord, TextsConfig
+from posttrain.conversation.encoder import HfTextEncoder
+from posttrain.conversation.masks import TokenRow
+from posttrain.data import tokenized
+from posttrain.data.bad_records import bad_records_first
+from posttrain.data.ledger import Ledger
+from posttrain.data.preparation import Numbered, SideRows, tokenizer_digest, write_rows
+from posttrain.data.readers.json_lines import Line
+from posttrain.data.records import columns_found
+from posttrain.data.sources import Attempt, Examples, ExampleStream, open_rows, values
+from posttrain.data.tokenized import TokenizedDataset
+from posttrain.errors import DataError, ModelError
+
+
+def open_texts(config: TextsConfig) -> Examples[str]:
+    """The texts that a config names; DataError if there are none to read."""
+    source = open_rows(config.path, {"text": config.column}, config.split, "columns", prose=True)
+
+    def attempts() -> Iterator[Attempt[str]]:
+        for line in source.lines():
+            yield Attempt(source.place(line.number), line.number, partial(_text, line, config.column))
+
+    return Examples(source.name, source.digest, attempts, lambda: None, source.note)
+
+
+def _text(line: Line, column: str) -> str:
+    row: Mapping[str, Any] = values(line)
+    text = row.get(column)
+    if not isinstance(text, str):
+        raise DataError(f"needs a text in column {column!r}, but has {columns_found(row)}")
+    if not text.strip():
+        raise DataError(f"the text in column {column!r} is blank")
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise DataError(f"the text in column {column!r} holds a lone surrogate")
+    return text
+
+
+def prepare_texts(
+    name: str,
+    config: TextsConfig,
+    chat: ChatConfig,
+    tokenizer: Any,
+    on_bad_record: OnBadRecord,
+    report: Callable[[str], None] = lambda line: None,
+) -> TokenizedDataset:
+    """The chunks of one data set, from the cache if the same inputs were prepared before.
+
+    Raises:
+        DataError: there are bad records and `on_bad_record` is error, or no text.
+        ModelError: the tokenizer has no end token.
+    """
+    examples = open_texts(config)
+    if examples.note is not None:
+        report(examples.note)
+    key = tokenized.cache_key(
+        {
+            "texts": examples.digest,
+            "column": config.column,
+            "max_length": chat.max_length,
+            "tokenizer": tokenizer_digest(tokenizer),
+            "on_bad_record": on_bad_record,
+        }
+    )
+    folder = cache_dir() / "tokenized" / key
+    dataset = tokenized.load(folder, name)
+    if dataset is None:
+        report(f"tokenising {name} ({config.path})")
+        ledger, stream = Ledger(name), ExampleStream(examples, on_bad_record)
+        records = iter(stream)
+        with bad_records_first(records):
+            encoder = TextRowEncoder(tokenizer, chat.max_length)
+
+            def encode(batch: Numbered[str]) -> list[SideRows]:
+                return [_encoded(batch, encoder, ledger)]
+
+            write_rows(stream, records, encode, ledger, examples.digest, [folder])
+        dataset = tokenized.load(folder, name)
+        assert dataset is not None
+    dataset.ledger.require_something_to_learn(chat.min_end_tokens_kept)
+    return dataset
+
+
+class TextRowEncoder:
+    """Encodes texts as chunks of at most `max_length` tokens.
+
+    Attributes:
+        end_id: the token that ends a text.
+    """
+
+    def __init__(self, tokenizer: Any, max_length: int) -> None:
+        if tokenizer.eos_token_id is None:
+            raise ModelError("type: text: the tokenizer has no end token (eos_token), which ends each text")
+        self.end_id: int = tokenizer.eos_token_id
+        self._encoder, self._max_length = HfTextEncoder(tokenizer), max_length
+        (plain,) = self._encoder.encode(["a"])
+        with_added = tokenizer("a")["input_ids"]
+        self._begin = with_added[: with_added.index(plain[0])] if plain[0] in with_added else []
+
+    def rows(self, texts: Sequence[str]) -> list[list[TokenRow]]:
+        """The chunks of each text."""
+        return [
+            list(chunks([*self._begin, *ids, self.end_id], self._max_length)) for ids in self._encoder.encode(texts)
+        ]
+
+
+def chunks(ids: Sequence[int], length: int) -> Iterator[TokenRow]:
+    """Parts of at most `length` tokens, each of which begins with the last token of the one before.
+
+    All tokens but the first of each part are trained: n tokens give ⌈(n − 1) / (length − 1)⌉ parts.
+    """
+    for start in range(0, len(ids) - 1, length - 1):
+        part = list(ids[start : start + length])
+        yield TokenRow(part, [False] + [True] * (len(part) - 1))
+
+
+def _encoded(batch: Numbered[str], encoder: TextRowEncoder, ledger: Ledger) -> SideRows:
+    kept = SideRows(frozenset({encoder.end_id}))
+    for (line, text), rows in zip(batch, encoder.rows([text for _, text in batch]), strict=True):
+        content = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+        for row in rows:
+            kept.add(row, row, (line, 1.0, content))
+    ledger.rows += len(kept.rows)
+    return kept
