@@ -26,8 +26,13 @@ from test_shipped_configs import (
 )
 
 # Graders have their own catalogue, and the template shows only a few. The losses of a mixture have the keys of the
-# methods plus a weight. Two-file datasets have the keys of SFT datasets.
-ELSEWHERE = ("graders.", "method (type: mixture).losses.", "datasets.NAME (type: two_files).")
+# methods plus a weight. Two-file datasets have the keys of SFT datasets, and sections of hub data sets those of files.
+ELSEWHERE = (
+    "graders.",
+    "method (type: mixture).losses.",
+    "datasets.NAME (type: two_files).",
+    "datasets.NAME (type: hub).",
+)
 
 
 @pytest.mark.parametrize(("template", "model"), TEMPLATES.items(), ids=lambda part: getattr(part, "stem", ""))
@@ -39,6 +44,8 @@ def test_the_template_names_every_key_of_every_section(template: Path, model: ty
         named |= {key for place in places for key in _alternative(template.read_text(encoding="utf-8"), place)}
         if places == ["reference (type: model)"]:
             named |= set(written["model"])  # the comment refers to this section
+        if places == ["datasets.NAME (type: hub)"]:
+            named |= {key for part in _parts_at(written, "datasets.NAME (type: file)") for key in part}
         assert not places or named >= set(section.node["properties"]), section.places[0]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.datasets import FileDataset
 from posttrain.dataserver.data.dataset_rows import FileRows
-from posttrain.dataserver.data.loading import load_file
+from posttrain.dataserver.data.loading import load_rows
 
 Section = Mapping[str, Any]
 
@@ -38,4 +38,4 @@ def make_config(root: Path, datasets: Mapping[str, Section], **keys: Any) -> Dat
 def load(path: Path, on_bad_record: str = "error", report: Callable[[str], None] = print, **section: Any) -> FileRows:
     """The rows of one file, with its folder as the data root."""
     dataset = FileDataset.model_validate({"path": path.name, **GRADED, **section})
-    return load_file(dataset, path.parent, on_bad_record, report)  # type: ignore[arg-type]
+    return load_rows(dataset, path.parent, on_bad_record, report)  # type: ignore[arg-type]

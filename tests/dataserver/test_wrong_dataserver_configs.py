@@ -46,7 +46,7 @@ WRONG_KEYS = {
     "an unknown type of data set": (
         "    path: sums.jsonl\n",
         "    type: fiel\n    path: sums.jsonl\n",
-        "run.yaml:3: datasets.sums.type: should be one of: file, reasoning_gym, found 'fiel'; did you mean file?",
+        "run.yaml:3: datasets.sums.type: should be one of: file, hub, reasoning_gym, found 'fiel'; did you mean file?",
     ),
     "a key of the other type of data set": (
         "    path: sums.jsonl\n",
@@ -372,8 +372,8 @@ def test_all_that_is_wrong_is_told_at_once_by_line(refusal: Callable[..., str]) 
         "  run.yaml:5: datasets.sums.gold.column: should be text, found 3; put it in quotes",
         "  run.yaml:5: datasets.sums.gold.extract.after: should have at least 1 character, found ''",
         "  run.yaml:6: datasets.sums.nope: unknown key; the keys here are: system, reasoning, graders, gates, "
-        "on_missing_score, validation_fraction, columns, max_prompt_chars, max_prompt_percentile, strip_tags, gold, "
-        "task_column, tasks, type, path",
+        "on_missing_score, validation_fraction, format, columns, max_prompt_chars, max_prompt_percentile, strip_tags, "
+        "gold, task_column, tasks, type, path",
         "  --set limits.workers=0: limits.workers: should be greater than or equal to 1, found 0",
         "  --set listen.prot=1: listen.prot: unknown key; did you mean port?",
     ]
@@ -409,7 +409,6 @@ def test_a_data_set_that_no_stage_uses_is_told(refusal: Callable[..., str]) -> N
         ("data_root=nowhere", "data_root {folder}/nowhere is not a folder; set it to the folder with the data"),
         ("data_root=run.yaml", "data_root {folder}/run.yaml is not a folder; set it to the folder with the data"),
         ("datasets.sums.path=none.jsonl", "datasets.sums: no such file: {folder}/none.jsonl"),
-        ("datasets.sums.path=.", "datasets.sums: {folder} is a folder; name a file in it"),
         (
             "datasets.sums.path=run.yaml",
             "datasets.sums: {folder}/run.yaml: cannot tell the format from the name; supported: .jsonl, .ndjson, "

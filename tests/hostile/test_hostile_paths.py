@@ -19,7 +19,7 @@ from posttrain.config.sections.run import RunConfig, require_run_name
 from posttrain.conversation.chatml import render
 from posttrain.conversation.messages import Conversation, Message
 from posttrain.dataserver.config.datasets import FileDataset
-from posttrain.dataserver.data.loading import confined_file, load_file
+from posttrain.dataserver.data.loading import confined_data, load_rows
 from posttrain.dataserver.graders.llm_judge import fill_template
 from posttrain.errors import ConfigError, DataError
 from posttrain.runs.checks import choose_run_name
@@ -214,9 +214,9 @@ def test_no_path_and_no_link_leads_a_dataserver_out_of_its_data_root(path: str, 
     (root / "chain.jsonl").symlink_to("link.jsonl")
     (root / "folder").symlink_to(tmp_path / "outside")
     with pytest.raises(DataError, match="outside data_root"):
-        confined_file(root, path)
+        confined_data(root, path)
     with pytest.raises((DataError, ValueError), match="data_root"):
-        load_file(FileDataset(path=path, graders={"string_exact": 1.0}), root, "error", lambda _: None)
+        load_rows(FileDataset(path=path, graders={"string_exact": 1.0}), root, "error", lambda _: None)
 
 
 def a_run(folder: Path) -> RunDirectory:

@@ -33,7 +33,7 @@ from posttrain.data.records import Columns
 from posttrain.data.sources import ExampleStream, open_data
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.datasets import FileDataset
-from posttrain.dataserver.data.loading import load_file
+from posttrain.dataserver.data.loading import load_rows
 from posttrain.dataserver.offline.completions import CompletionFile
 from posttrain.dataserver.runtime import Loaded
 from posttrain.dpo.config.data import AnyPreferences, LabelledAnswers, PairsDataset, TwoFilesDataset
@@ -78,7 +78,7 @@ def as_labelled(path: Path) -> Read:
 
 def as_graded(path: Path) -> Read:
     dataset = FileDataset(path=path.name, graders={"string_exact": 1.0})
-    rows = load_file(dataset, path.parent, "skip", lambda _: None)
+    rows = load_rows(dataset, path.parent, "skip", lambda _: None)
     for index in range(len(rows)):
         rows.read(index)
     return Read(len(rows), rows.faults, len(rows.faults))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from cachetools import LRUCache
 
 from posttrain.dataserver.adaptive.sampler import AdaptiveSampler
-from posttrain.dataserver.config.datasets import FileDataset
+from posttrain.dataserver.config.datasets import ReadDataset
 from posttrain.dataserver.data.samples import Target
 from posttrain.dataserver.data.sampling import Slot
 from posttrain.dataserver.data.substitutes import Substitutes
@@ -62,7 +62,7 @@ class Service:
         self._adaptive = adaptive
         self._steps = steps
         self._questions = Questions(loaded.config, loaded.graders)
-        self._rows_are_made = not all(isinstance(dataset, FileDataset) for dataset in self.config.datasets.values())
+        self._rows_are_made = not all(isinstance(dataset, ReadDataset) for dataset in self.config.datasets.values())
         self._requests = LRUCache[tuple[str, str], bytes](maxsize=_REMEMBERED_REQUESTS)
 
     async def sample(self, request: SampleRequest) -> SampleResponse:

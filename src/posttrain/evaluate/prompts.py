@@ -10,7 +10,7 @@ from posttrain.config.load import load_config
 from posttrain.conversation.messages import Conversation, parse_conversation
 from posttrain.data.splits import by_rank
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.config.datasets import FileDataset, FileRows
+from posttrain.dataserver.config.datasets import FileDataset, ReadDataset
 from posttrain.dataserver.config.prompts import DataserverPromptsConfig, FilePromptsConfig, RowSplit
 from posttrain.dataserver.data.sampling import Slot
 from posttrain.dataserver.graders.catalogue import AnyGrader
@@ -82,7 +82,7 @@ def _served(
     name: str, config: FilePromptsConfig, graders: Mapping[str, AnyGrader], allow_code_execution: bool
 ) -> DataserverConfig:
     """The config of a dataserver that serves just this file."""
-    dataset = {**config.model_dump(include=set(FileRows.model_fields), exclude_unset=True), "path": config.path.name}
+    dataset = {**config.model_dump(include=set(ReadDataset.model_fields), exclude_unset=True), "path": config.path.name}
     return DataserverConfig(
         data_root=config.path.parent,
         allow_code_execution=allow_code_execution,

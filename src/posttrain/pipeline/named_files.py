@@ -1,6 +1,7 @@
 """The files that a config names, with those of models, and the Python files that these import from their own folder."""
 
 import ast
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,13 @@ from pydantic import BaseModel
 
 from posttrain.base.cache import file_digest
 from posttrain.base.user_code import split_place
+from posttrain.data.readers.data_files import find_files, is_pattern
+from posttrain.data.readers.tables import is_saved, saved_files
+from posttrain.errors import DataError
 
 _CONFIGS = (".yaml", ".yml")
+# Keys whose value may be a folder or a pattern of data files.
+_OF_DATA = ("path", "accepted", "rejected")
 _OF_MODEL = frozenset({".safetensors", ".json", ".jinja", ".gguf", ".bin", ".model", ".txt"})
 
 
@@ -41,7 +47,21 @@ def file_digests(config: BaseModel, is_made: Callable[[Path], bool] = lambda pat
 def named_files(config: BaseModel, key: str = "") -> Iterator[tuple[str, Path]]:
     """Key and path of each existing file or model folder that a config names."""
     for name in type(config).model_fields:
-        yield from _named_in(getattr(config, name), f"{key}.{name}" if key else name)
+        value, place = getattr(config, name), f"{key}.{name}" if key else name
+        if name in _OF_DATA and isinstance(value, str | Path):
+            yield from _data_in(str(value), place)
+        yield from _named_in(value, place)
+
+
+def _data_in(text: str, key: str) -> Iterator[tuple[str, Path]]:
+    """The files of a folder or pattern with data; a file is found by its path."""
+    if not text.startswith("/") or not (is_pattern(text) or os.path.isdir(text)):
+        return
+    try:
+        files = saved_files(Path(text)) if is_saved(Path(text)) else find_files(Path(text), prose=True).files
+    except DataError:  # whoever reads the data says what is wrong with it
+        return
+    yield from ((f"{key}[{number}]", file) for number, file in enumerate(files))
 
 
 def _named_in(value: Any, key: str) -> Iterator[tuple[str, Path]]:

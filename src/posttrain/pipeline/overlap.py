@@ -1,5 +1,6 @@
 """Held-out prompts that are also trained on, over all steps of a pipeline."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +9,11 @@ from pydantic import BaseModel
 
 from posttrain.base.console import console
 from posttrain.base.text import counted
+from posttrain.config.sections.datasets import Format
 from posttrain.data.overlap import overlaps
-from posttrain.data.readers.open import open_lines
+from posttrain.data.readers.data_files import is_pattern
 from posttrain.data.row_texts import prompt_text, read_texts
+from posttrain.data.sources import open_rows
 from posttrain.dataserver.config.prompts import DataserverPromptsConfig, RowSplit
 from posttrain.errors import DataError
 
@@ -85,20 +88,21 @@ def require_none(found: Sequence[Overlap], *, allowed: bool) -> None:
         console.print("\n  ".join([told, *lines]))
 
 
-def prompts_in(path: Path | str, split: str, columns: BaseModel | None) -> Prompts:
+def prompts_in(path: Path | str, split: str, columns: BaseModel | None, format_: Format = "auto") -> Prompts:
     """The prompts of a file of conversations, pairs, questions or prompts, and each user's turn that is answered.
 
     Rows that are none of these are left out. A Hugging Face data set and a file that is not there (yet) cannot be read.
     """
-    if not Path(path).is_file():
+    if not (os.path.exists(path) or is_pattern(str(path))):
         yield str(path), None
         return
-    names: Mapping[str, str | None] = {} if columns is None else columns.model_dump()
-    source = open_lines(path, None, split)
+    given: Mapping[str, str | None] = {} if columns is None else columns.model_dump()
+    names = {key: name for key, name in given.items() if name is not None}
+    source = open_rows(path, names, split, format_, every_column=True)
     for line in source.lines():
         if line.value is None:
             continue
-        renamed = {key: line.value[name] for key, name in names.items() if name is not None and name in line.value}
+        renamed = {key: line.value[name] for key, name in names.items() if name in line.value}
         try:
             texts = read_texts({**line.value, **renamed})
             yield from ((source.place(line.number), text) for text in dict.fromkeys((texts.prompt, *texts.asked)))

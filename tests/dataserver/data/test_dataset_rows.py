@@ -143,10 +143,10 @@ _PREPARE = """
 import sys, time
 from pathlib import Path
 from posttrain.dataserver.config.datasets import FileDataset
-from posttrain.dataserver.data.loading import load_file
+from posttrain.dataserver.data.loading import load_rows
 file, begin = Path(sys.argv[1]), float(sys.argv[2])
 time.sleep(max(0, begin - time.time()))
-rows = load_file(FileDataset(path=file.name, graders={"x": 1}), file.parent, "error", lambda line: print("read"))
+rows = load_rows(FileDataset(path=file.name, graders={"x": 1}), file.parent, "error", lambda line: print("read"))
 print(rows.digest, len(rows), rows.read(1999).record["prompt"])
 """
 

@@ -12,7 +12,7 @@ import pytest
 
 from dataserver.dataserver_cases import load, make_config, questions, write_rows
 from posttrain.dataserver.config.datasets import FileDataset
-from posttrain.dataserver.data.loading import confined_file, load_datasets
+from posttrain.dataserver.data.loading import confined_data, load_datasets
 from posttrain.errors import DataError
 
 GOOD = b'{"prompt": "1 + 1?", "answer": "2"}'
@@ -246,23 +246,23 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("path", ["rows.jsonl", "./rows.jsonl", "inner/../rows.jsonl", "inner/rows.jsonl"])
 def test_a_file_inside_is_found(path: str, root: Path) -> None:
-    assert confined_file(root, FileDataset(path=path, graders={"x": 1}).path).samefile(root / path)
+    assert confined_data(root, FileDataset(path=path, graders={"x": 1}).path).samefile(root / path)
 
 
-@pytest.mark.parametrize("name", ["..rows.jsonl", "...", "a~b.jsonl", "rows jsonl", "-"])
+@pytest.mark.parametrize("name", ["..rows.jsonl", "....jsonl", "a~b.jsonl", "rows jsonl.jsonl", "-.jsonl"])
 def test_an_odd_name_is_no_way_out(name: str, root: Path) -> None:
     (root / name).write_text("{}")
-    assert confined_file(root, FileDataset(path=name, graders={"x": 1}).path) == root / name
+    assert confined_data(root, FileDataset(path=name, graders={"x": 1}).path) == root / name
 
 
 def test_a_link_that_stays_inside_is_followed(root: Path) -> None:
     (root / "link.jsonl").symlink_to("inner/rows.jsonl")
-    assert confined_file(root, "link.jsonl").read_text() == "{}"
+    assert confined_data(root, "link.jsonl").read_text() == "{}"
 
 
 def test_the_root_itself_may_be_a_link(root: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(root)
-    assert confined_file(tmp_path / "link", "rows.jsonl").is_file()
+    assert confined_data(tmp_path / "link", "rows.jsonl").is_file()
 
 
 @pytest.mark.parametrize("target", ["../secret.jsonl", "../data/../secret.jsonl", "/etc/hostname"])
@@ -272,7 +272,7 @@ def test_a_link_that_leads_out_is_refused(path: str, target: str, root: Path) ->
     (root / "link.jsonl").symlink_to(target)
     (root / "inner" / "link.jsonl").symlink_to("../link.jsonl")
     with pytest.raises(DataError, match="data are read only from inside it"):
-        confined_file(root, path)
+        confined_data(root, path)
 
 
 def test_a_folder_whose_name_begins_like_the_root_is_outside(root: Path, tmp_path: Path) -> None:
@@ -280,7 +280,16 @@ def test_a_folder_whose_name_begins_like_the_root_is_outside(root: Path, tmp_pat
     (tmp_path / "data2" / "rows.jsonl").write_text("{}")
     (root / "link.jsonl").symlink_to("../data2/rows.jsonl")
     with pytest.raises(DataError, match="outside data_root"):
-        confined_file(root, "link.jsonl")
+        confined_data(root, "link.jsonl")
+
+
+def test_a_folder_and_a_pattern_stay_inside_too(root: Path, tmp_path: Path) -> None:
+    for path in ("inner", "inn*/*.jsonl", "."):
+        assert confined_data(root, path) == root / path
+    (root / "inner" / "link.jsonl").symlink_to(tmp_path / "secret.jsonl")
+    for path in ("inner", "inn*/*.jsonl", "."):
+        with pytest.raises(DataError, match="outside data_root"):
+            confined_data(root, path)
 
 
 def test_what_is_no_file_is_refused(root: Path) -> None:
@@ -288,11 +297,10 @@ def test_what_is_no_file_is_refused(root: Path) -> None:
     (root / "ring.jsonl").symlink_to("ring.jsonl")
     for path, reason in {
         "none.jsonl": "no such file",
-        "inner": "is a folder",
         "pipe.jsonl": "is a pipe or a device",
         "ring.jsonl": "cannot read|no such file",
         "n" * 300: "File name too long",
         "rows.jsonl/rows.jsonl": "cannot read|no such file",
     }.items():
         with pytest.raises(DataError, match=reason):
-            confined_file(root, path)
+            confined_data(root, path)

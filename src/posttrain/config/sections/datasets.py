@@ -14,6 +14,9 @@ Format = Literal["auto", "columns", "sharegpt", "alpaca", "alpaca_prompt", "open
 CONVERSATION_COLUMNS = frozenset({"messages", "prompt", "completion", "chosen", "rejected"})
 """The columns in which the toolkit's own rows have what is said."""
 
+HUB_ID = r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w.-]+)?$"
+"""A Hugging Face data set: `owner/name` or `owner/name:subset`."""
+
 _NAMES_ITS_COLUMNS = ("alpaca", "alpaca_prompt", "openai")
 
 

@@ -1,6 +1,7 @@
 """Find the data files that a path names: one file, a folder's, or those that match a pattern."""
 
 import glob
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +33,7 @@ class Found:
 
 def is_pattern(name: str) -> bool:
     """Whether a path has a wildcard (`*` or `?`) and names no file itself."""
-    return not _WILD.isdisjoint(name) and not Path(name).exists()
+    return not _WILD.isdisjoint(name) and not os.path.exists(name)
 
 
 def find_files(path: Path, *, prose: bool = False) -> Found:
@@ -56,7 +57,7 @@ def find_files(path: Path, *, prose: bool = False) -> Found:
         for each in files:
             kind_of(each, prose=prose)
         return Found(files, f"{as_shown(path)}: {counted(len(files), 'file')}, in the order of their names")
-    if path.is_dir():
+    if os.path.isdir(path):
         return _in_folder(path, prose)
     require_file(path)
     kind_of(path, prose=prose)

@@ -1,5 +1,6 @@
 """Open a data set by its name (a file, a folder, a pattern, a saved data set or a hub id) as numbered lines."""
 
+import os
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from posttrain.data.readers.tables import (
     load_parquet,
     load_saved,
     read_csv,
+    saved_files,
     table_digest,
     table_lines,
 )
@@ -84,7 +86,7 @@ def open_lines(
         )
     if is_saved(path):
         digest = blake2b(digest_size=16)
-        for file in sorted(each for each in path.rglob("*") if each.is_file()):
+        for file in saved_files(path):
             digest.update(file_digest(file).encode())
         return _table(as_shown(path), load_saved(path, split), wanted, digest.hexdigest())
     found = find_files(path, prose=prose)
@@ -100,7 +102,7 @@ def open_lines(
 def place_in(source: str | Path, line: int) -> str:
     """Where a line of a data set is, by its number, without reading the content: for a message."""
     path = Path(source)
-    if is_pattern(str(path)) or (path.is_dir() and not is_saved(path)):
+    if is_pattern(str(path)) or (os.path.isdir(path) and not is_saved(path)):
         return _unread_parts(path).place(line)
     return f"{as_shown(path)}:{line}"
 

@@ -9,6 +9,7 @@ import glob
 import hashlib
 import json
 import logging
+import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from posttrain.base.text import as_shown, clipped, on_one_line
+from posttrain.config.sections.datasets import HUB_ID
 from posttrain.data.readers.json_lines import MAX_LINE_BYTES, Line, numbered_lines
 from posttrain.errors import DataError
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_HUB_ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<subset>[\w.-]+))?")
 _LONGEST_REASON = 300
 _UNREADABLE = (ValueError, OverflowError, TypeError, RuntimeError, RecursionError)
 """What libraries raise for a cell without a valid value."""
@@ -84,7 +85,7 @@ def _csv_text(path: Path) -> Iterator[str]:
 
 def is_hub_id(name: str) -> bool:
     """Whether `name` has the form `owner/name` or `owner/name:subset`."""
-    return _HUB_ID.fullmatch(name) is not None
+    return re.match(HUB_ID, name) is not None and not name.endswith("\n")
 
 
 def load_parquet(path: Path) -> "Dataset":
@@ -117,7 +118,12 @@ def first_parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
 
 def is_saved(path: Path) -> bool:
     """Whether the path is a folder that `save_to_disk` of `datasets` wrote."""
-    return any((path / name).is_file() for name in ("dataset_dict.json", "dataset_info.json"))
+    return any(os.path.isfile(path / name) for name in ("dataset_dict.json", "dataset_info.json"))
+
+
+def saved_files(path: Path) -> list[Path]:
+    """The files of a data set that `save_to_disk` wrote."""
+    return sorted(each for each in path.rglob("*") if each.is_file())
 
 
 def load_saved(path: Path, split: str) -> "Dataset":
@@ -144,13 +150,13 @@ def load_saved(path: Path, split: str) -> "Dataset":
 
 def load_hub(name: str, split: str) -> "Dataset":
     """One split of a Hugging Face hub data set, from the local cache if it is there."""
-    match = _HUB_ID.fullmatch(name)
-    if match is None:
+    if not is_hub_id(name):
         raise DataError(f"{name!r} is neither a file nor a hub id of the form owner/name")
     load_dataset = _loader(name)
+    repo, _, subset = name.partition(":")
     logger.info("loading %s, split %s, from the hub", name, split)
     try:
-        return load_dataset(match["id"], match["subset"], split=split)
+        return load_dataset(repo, subset or None, split=split)
     except ConnectionError as error:
         raise DataError(
             f"{name} is not a local file, and the Hugging Face hub cannot be reached: {_one_line(error)}"

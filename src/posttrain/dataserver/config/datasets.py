@@ -1,4 +1,4 @@
-"""Config of a dataserver's data sets: files, and items made by reasoning-gym."""
+"""Config of a dataserver's data sets: files, Hugging Face data sets, and items made by reasoning-gym."""
 
 import os
 from collections.abc import Mapping
@@ -15,7 +15,13 @@ from pydantic import (
     model_validator,
 )
 
-from posttrain.config.sections.datasets import ColumnName, DistinctColumns
+from posttrain.config.sections.datasets import (
+    HUB_ID,
+    ColumnName,
+    DistinctColumns,
+    Format,
+    require_columns_are_read,
+)
 from posttrain.config.strict import StrictModel
 from posttrain.config.values import OneLine
 from posttrain.dataserver.graders.text.completions import ReasoningTags
@@ -134,8 +140,13 @@ class GradedDataset(StrictModel):
         return self
 
 
-class FileRows(GradedDataset):
-    """How the rows of a file become prompts with gold answers."""
+class ReadDataset(GradedDataset):
+    """How rows that are read become prompts with gold answers."""
+
+    format: Format = "auto"
+    """Format of the rows: `columns` for those that `columns` names, `sharegpt`, `alpaca` (`alpaca_prompt` with the text
+    that Stanford Alpaca puts around it), `openai` or `transcripts`. `auto` takes another than `columns` only if all of
+    the first 100 rows have it, and says so."""
 
     columns: PromptColumnsConfig = PromptColumnsConfig()
     """Names of the columns."""
@@ -162,6 +173,11 @@ class FileRows(GradedDataset):
     """Graders and gates by the value of the task column, for files with rows of several kinds. A row with another
     value is a bad record."""
 
+    @model_validator(mode="after")
+    def _columns_are_read(self) -> Self:
+        require_columns_are_read(self.format, self.columns)
+        return self
+
     @property
     def gold_is_missing(self) -> bool:
         """Whether the rows have no gold answers."""
@@ -173,15 +189,15 @@ class FileRows(GradedDataset):
         return self.tasks
 
 
-class FileDataset(FileRows):
+class FileDataset(ReadDataset):
     """Rows from a file."""
 
     type: Literal["file"] = "file"
     """A file; the default if `type` is omitted."""
 
     path: str = Field(min_length=1)
-    """A `.jsonl`, `.json`, `.csv`, `.tsv` (optionally with `.gz`) or `.parquet` file, relative to `data_root` and
-    inside it."""
+    """A `.jsonl`, `.json`, `.csv`, `.tsv` (optionally with `.gz`) or `.parquet` file, a folder of such files, or a
+    pattern such as `puzzles/*.jsonl`; relative to `data_root` and inside it."""
 
     @field_validator("path")
     @classmethod
@@ -192,6 +208,19 @@ class FileDataset(FileRows):
         if leads_up or PurePath(path).is_absolute() or path.startswith("~"):
             raise ValueError(f"{path!r} is outside data_root; give a relative path that stays inside")
         return path
+
+
+class HubDataset(ReadDataset):
+    """Rows of a Hugging Face data set, read by a process of its own at each start, so that the server stays small."""
+
+    type: Literal["hub"]
+    """A Hugging Face data set; needs the package `datasets` (extra `train`)."""
+
+    name: str = Field(pattern=HUB_ID)
+    """`owner/name` or `owner/name:subset`."""
+
+    split: str = Field(default="train", min_length=1)
+    """Its split."""
 
 
 class ReasoningGymDataset(GradedDataset):
@@ -216,5 +245,6 @@ def _file_by_default(value: object) -> object:
 
 
 AnyDataset = Annotated[
-    Annotated[FileDataset | ReasoningGymDataset, Field(discriminator="type")], BeforeValidator(_file_by_default)
+    Annotated[FileDataset | HubDataset | ReasoningGymDataset, Field(discriminator="type")],
+    BeforeValidator(_file_by_default),
 ]

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import field_validator
 
 from posttrain.config.strict import ConfigPath, StrictModel
-from posttrain.dataserver.config.datasets import FileRows
+from posttrain.dataserver.config.datasets import ReadDataset
 
 RowSplit = Literal["validation", "train", "all"]
 
@@ -23,7 +23,7 @@ class DataserverPromptsConfig(StrictModel):
     """The held-out rows (in the order in which a run in training evaluates them), those that are trained, or all."""
 
 
-class FilePromptsConfig(FileRows):
+class FilePromptsConfig(ReadDataset):
     """Rows of a file, with graders of their own; the keys are those of a dataserver's data set."""
 
     path: ConfigPath

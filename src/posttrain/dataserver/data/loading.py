@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.base.cache import cache_dir
-from posttrain.base.files import atomic_folder, require_file
+from posttrain.base.files import atomic_folder
 from posttrain.base.text import clipped
 from posttrain.config.sections.datasets import OnBadRecord
+from posttrain.data.readers.data_files import find_files
+from posttrain.data.readers.hub_rows import fetch_hub_rows
 from posttrain.data.sources import Source, open_data
 from posttrain.data.splits import content_hash
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.config.datasets import FileDataset, ReasoningGymDataset
+from posttrain.dataserver.config.datasets import FileDataset, HubDataset, ReadDataset, ReasoningGymDataset
 from posttrain.dataserver.data.dataset_rows import (
     FileRows,
     ProceduralRows,
@@ -31,9 +33,9 @@ from posttrain.errors import ConfigError, DataError
 Report = Callable[[str], None]
 
 # Incremented when the layout of the cached files or the rules for a usable row change.
-_CACHE_VERSION = 4
+_CACHE_VERSION = 5
 # The options that, besides the file's content, determine its rows.
-_READ_BY = {"columns", "gold", "max_prompt_chars", "max_prompt_percentile", "strip_tags", "task_column"}
+_READ_BY = {"format", "columns", "gold", "max_prompt_chars", "max_prompt_percentile", "strip_tags", "task_column"}
 
 
 def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
@@ -53,7 +55,7 @@ def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
             if isinstance(dataset, ReasoningGymDataset):
                 loaded[name] = ProceduralRows(dataset.task, config.seed, dataset.params, dataset.rows)
             else:
-                loaded[name] = load_file(dataset, config.data_root, config.on_bad_record, report, counter)
+                loaded[name] = load_rows(dataset, config.data_root, config.on_bad_record, report, counter)
         except (DataError, ConfigError) as error:
             problems.append(f"datasets.{name}: {error}")
     if problems:
@@ -61,22 +63,32 @@ def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
     return loaded
 
 
-def load_file(
-    dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, report: Report, counter: TokenCounter | None = None
+def load_rows(
+    dataset: FileDataset | HubDataset,
+    root: Path,
+    on_bad_record: OnBadRecord,
+    report: Report,
+    counter: TokenCounter | None = None,
 ) -> FileRows:
-    """The rows of a file, from the cache if the same content was read before.
+    """The rows of a data set that is read, from the cache if the same content was read before.
 
     Args:
+        root: the folder that files must be in.
         counter: counts tokens for `max_prompt_percentile`, which else counts characters.
 
     Raises:
         ConfigError: the counter's tokenizer cannot be loaded.
-        DataError: the file does not exist or is outside the root, records are bad and `on_bad_record` is error, or no
+        DataError: the data do not exist or are outside the root, records are bad and `on_bad_record` is error, or no
             record is usable.
     """
-    path = confined_file(root, dataset.path)
-    columns = prompt_columns(dataset.columns)
-    source = open_data(path, columns, every_column=True)
+    if isinstance(dataset, HubDataset):
+        path, name = fetch_hub_rows(dataset.name, dataset.split), dataset.name
+    else:
+        path = confined_data(root, dataset.path)
+        name = str(path)
+    source = open_data(path, prompt_columns(dataset.columns), format_=dataset.format, every_column=True)
+    if source.note is not None:
+        report(source.note)
     described = {**dataset.model_dump(mode="json", include=_READ_BY), "tasks": sorted(dataset.tasks)}
     counter = counter if dataset.max_prompt_percentile is not None else None
     counted_by = counter.digest if counter is not None else None
@@ -84,7 +96,7 @@ def load_file(
     folder = cache_dir() / "rows" / key
     rows = kept_rows(folder, source.place)
     if rows is None:
-        report(f"reading {path}")
+        report(f"reading {name}")
         writer, faults = RowWriter(), list[RowFault]()
         for line in source.lines():
             try:
@@ -98,11 +110,11 @@ def load_file(
         with atomic_folder(folder, lambda there: kept_rows(there, source.place) is not None) as aside:
             writer.write(aside, faults)
         rows = FileRows(folder, source.place)
-    _report(rows, path, dataset, "characters" if counter is None else "tokens", report)
+    _report(rows, name, dataset, "characters" if counter is None else "tokens", report)
     return rows
 
 
-def _checked_row(record: Mapping[str, Any], dataset: FileDataset, counter: TokenCounter | None) -> PromptFacts:
+def _checked_row(record: Mapping[str, Any], dataset: ReadDataset, counter: TokenCounter | None) -> PromptFacts:
     """What is kept of a row; DataError if it has no prompt or no task, or if its gold answer cannot be compared.
 
     The data set's own system message is left out, so that changing it does not change which rows are held out.
@@ -123,7 +135,7 @@ def _checked_row(record: Mapping[str, Any], dataset: FileDataset, counter: Token
     )
 
 
-def _limit_prompts(writer: RowWriter, dataset: FileDataset) -> None:
+def _limit_prompts(writer: RowWriter, dataset: ReadDataset) -> None:
     shortest = writer.fewest_characters
     writer.leave_out_longer(dataset.max_prompt_chars, dataset.max_prompt_percentile)
     if not len(writer):
@@ -133,7 +145,7 @@ def _limit_prompts(writer: RowWriter, dataset: FileDataset) -> None:
         )
 
 
-def _report(rows: FileRows, path: Path, dataset: FileDataset, unit: str, report: Report) -> None:
+def _report(rows: FileRows, path: str, dataset: ReadDataset, unit: str, report: Report) -> None:
     """Say what became of the rows of a file, besides the bad ones."""
     if rows.longest is not None:
         kept = f"keeps prompts of up to {rows.longest:,} {unit}"
@@ -153,15 +165,20 @@ def _require_usable(source: Source, faults: list[RowFault], usable: int, on_bad_
         raise DataError(f"{source.name} holds no records")
 
 
-def confined_file(root: Path, relative: str) -> Path:
-    """The file at `relative` under the data root.
+def confined_data(root: Path, relative: str) -> Path:
+    """The file, folder or pattern `relative` under the data root.
 
     Raises:
-        DataError: there is no such file, or it lies outside the root, possibly through a symbolic link.
+        DataError: there is no such file, or a file lies outside the root, possibly through a symbolic link.
     """
     path = root / relative
+    _require_inside(path, root)  # before anything outside is looked at
+    for each in find_files(path).files:
+        _require_inside(each, root)
+    return path
+
+
+def _require_inside(path: Path, root: Path) -> None:
     real, real_root = os.path.realpath(path), os.path.realpath(root)
     if os.path.commonpath([real, real_root]) != real_root:
         raise DataError(f"{path} points to {real}, outside data_root {real_root}; data are read only from inside it")
-    require_file(path)
-    return path

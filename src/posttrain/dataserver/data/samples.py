@@ -15,7 +15,7 @@ from posttrain.config.keys import shown
 from posttrain.conversation.messages import Conversation, Message, ToolCall
 from posttrain.data.records import Columns, parse_record
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.config.datasets import FileDataset, GoldConfig, PromptColumnsConfig
+from posttrain.dataserver.config.datasets import GoldConfig, PromptColumnsConfig, ReadDataset
 from posttrain.dataserver.data.dataset_rows import Row, Rows
 from posttrain.dataserver.data.sampling import Sides, Slot
 from posttrain.dataserver.data.stray_tags import without_tags
@@ -81,12 +81,12 @@ class Samples:
     def gold(self, dataset: str, row: Row) -> Any:
         """The row's gold answer; None if the data set has none."""
         config = self._config.datasets[dataset]
-        return gold_answer(row.record, config.gold) if isinstance(config, FileDataset) else row.record["answer"]
+        return gold_answer(row.record, config.gold) if isinstance(config, ReadDataset) else row.record["answer"]
 
     def task(self, dataset: str, row: Row) -> str | None:
         """The row's task; None if the data set has none."""
         config = self._config.datasets[dataset]
-        return row_task(row.record, config) if isinstance(config, FileDataset) else None
+        return row_task(row.record, config) if isinstance(config, ReadDataset) else None
 
     def _target(self, sample_id: str) -> Target:
         dataset, key, digest = ["", "", *sample_id.rsplit(":", 2)][-3:]
@@ -103,8 +103,8 @@ class Samples:
 
     def _conversation(self, dataset: str, row: Row) -> Conversation:
         config = self._config.datasets[dataset]
-        columns = config.columns if isinstance(config, FileDataset) else _GENERATED_COLUMNS
-        tags = config.strip_tags if isinstance(config, FileDataset) else ()
+        columns = config.columns if isinstance(config, ReadDataset) else _GENERATED_COLUMNS
+        tags = config.strip_tags if isinstance(config, ReadDataset) else ()
         return parse_prompt(row.record, prompt_columns(columns), config.system, tags)
 
     def _is_held_out(self, dataset: str, index: int) -> bool:
@@ -163,7 +163,7 @@ def gold_answer(record: Mapping[str, Any], gold: GoldConfig | None) -> Any:
     return found
 
 
-def row_task(record: Mapping[str, Any], dataset: FileDataset) -> str | None:
+def row_task(record: Mapping[str, Any], dataset: ReadDataset) -> str | None:
     """The task of a row; None if the data set has none.
 
     Raises:

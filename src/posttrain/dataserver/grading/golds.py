@@ -8,7 +8,7 @@ from posttrain.base.cache import cache_dir
 from posttrain.base.files import atomic_write_text
 from posttrain.base.text import counted
 from posttrain.data.sources import SHOWN_FAULTS
-from posttrain.dataserver.config.datasets import FileDataset
+from posttrain.dataserver.config.datasets import ReadDataset
 from posttrain.dataserver.data.dataset_rows import Row, json_digest
 from posttrain.dataserver.graders.base import Grader
 from posttrain.dataserver.graders.text.completions import GradeInput
@@ -36,7 +36,7 @@ async def check_golds(loaded: Loaded, pool: GradingPools, progress: Progress) ->
     problems: list[str] = []
     for name, dataset in loaded.config.datasets.items():
         graders = _checking(loaded, name)
-        if not any(graders.values()) or not isinstance(dataset, FileDataset):
+        if not any(graders.values()) or not isinstance(dataset, ReadDataset):
             continue  # generated items come with golds that their own scorer reads
         mark = cache_dir() / "golds" / _key(loaded, name, graders)
         if mark.is_file():

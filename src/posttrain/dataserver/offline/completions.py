@@ -14,7 +14,7 @@ from posttrain.data.bad_records import SHOWN_FAULTS
 from posttrain.data.readers.json_lines import Line, read_json, read_jsonl
 from posttrain.data.records import Columns
 from posttrain.data.splits import content_hash
-from posttrain.dataserver.config.datasets import FileDataset, PromptColumnsConfig
+from posttrain.dataserver.config.datasets import FileDataset, PromptColumnsConfig, ReadDataset
 from posttrain.dataserver.data.dataset_rows import Row, Rows
 from posttrain.dataserver.data.samples import last_user_text, parse_prompt, prompt_columns
 from posttrain.dataserver.runtime import Loaded
@@ -172,7 +172,7 @@ class RowFinder:
         self._loaded = loaded
         # Rows that a program generates are too many to generate them all.
         self._files = {
-            name: config for name, config in loaded.config.datasets.items() if isinstance(config, FileDataset)
+            name: config for name, config in loaded.config.datasets.items() if isinstance(config, ReadDataset)
         }
         self._places = {name: _prompt_places(config.columns) for name, config in self._files.items()}
         self._indexes: dict[str, _PromptIndex] = {}
@@ -235,7 +235,7 @@ class RowFinder:
             return found[0]
         # The keys that toolkit-predict writes.
         file, place = line.get("file"), str(line.get("line"))
-        in_file = [each for each in found if PurePath(self._files[each.dataset].path).name == file]
+        in_file = [each for each in found if _file_name(self._files[each.dataset]) == file]
         found = [each for each in in_file if each.row.key == place] or found
         found = [each for each in found if self._system(each) == _system_of(asked)] or found
         if len({(each.dataset, each.row.digest) for each in found}) > 1:
@@ -250,10 +250,14 @@ class RowFinder:
         )
 
 
+def _file_name(config: ReadDataset) -> str | None:
+    return PurePath(config.path).name if isinstance(config, FileDataset) else None
+
+
 class _PromptIndex:
     """The rows of a data set by their prompts, ignoring system messages and tools."""
 
-    def __init__(self, rows: Rows, config: FileDataset) -> None:
+    def __init__(self, rows: Rows, config: ReadDataset) -> None:
         columns, records = prompt_columns(config.columns), (rows.read(index).record for index in range(len(rows)))
         conversations = (parse_prompt(record, columns, None, config.strip_tags) for record in records)
         hashes = np.fromiter(map(_turns_hash, conversations), dtype=np.uint64, count=len(rows))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from posttrain.base.console import Counting
+from posttrain.data.readers.data_files import find_files
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.datasets import FileDataset
 from posttrain.dataserver.data.samples import Target
@@ -168,4 +169,5 @@ async def _finish(loaded: Loaded, batch: list[_Asked[C]], answers: Answers, done
 
 def data_files(config: DataserverConfig) -> list[Path]:
     """The files of a config's data sets, none of which may be an output."""
-    return [config.data_root / each.path for each in config.datasets.values() if isinstance(each, FileDataset)]
+    named = [config.data_root / each.path for each in config.datasets.values() if isinstance(each, FileDataset)]
+    return [file for path in named for file in find_files(path).files]

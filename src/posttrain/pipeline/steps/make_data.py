@@ -69,7 +69,7 @@ class DataStep(ConfiguredStep):
         prompts = self._read(name, context).prompts
         if isinstance(prompts, DataserverPromptsConfig):
             return served_prompts(prompts.config, prompts.dataset, prompts.split)
-        return prompts_in(prompts.path, "train", prompts.columns)
+        return prompts_in(prompts.path, "train", prompts.columns, prompts.format)
 
     def models_used(self, context: "Context") -> list[str]:
         """The model that answers."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field
 
 from posttrain.config.load import Override, load_config, to_yaml
+from posttrain.config.sections.datasets import PathConfig
 from posttrain.config.sections.model import LoraConfig
 from posttrain.config.strict import StrictModel
 from posttrain.config.values import OneLine
@@ -110,14 +111,14 @@ class TrainingStep(ConfiguredStep):
         config = self.read(self.overrides(name, context))
         for key, source in config.data_sources().items():
             if not key.startswith("validation."):
-                yield from prompts_in(source.path, source.split, getattr(source, "columns", None))
+                yield from _prompts_of(source)
 
     def held_out(self, name: str, context: "Context") -> Prompts:
         """The prompts of held-out data sets, and those that are answered during training."""
         config = self.read(self.overrides(name, context))
         for key, source in config.data_sources().items():
             if key.startswith("validation."):
-                yield from prompts_in(source.path, source.split, getattr(source, "columns", None))
+                yield from _prompts_of(source)
         if config.evaluation is not None and config.evaluation.tasks is not None:
             yield from task_prompts(load_config(config.evaluation.tasks, EvalConfig))
 
@@ -201,3 +202,7 @@ def _own_model(training: Any, config: Path) -> Model:
     sections = {key: getattr(training, key).model_dump(mode="json") for key in ("model", "chat")}
     lora = None if training.lora is None else training.lora.model_dump(mode="json")
     return Model(training.model.name, training.model.adapter, config, "base", sections, lora)
+
+
+def _prompts_of(source: PathConfig) -> Prompts:
+    return prompts_in(source.path, source.split, getattr(source, "columns", None), getattr(source, "format", "auto"))
