@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from posttrain.data.bad_records import bad_records_first
 from posttrain.data.records import Columns
-from posttrain.data.sources import Examples, ExampleStream, Parsed, open_data
+from posttrain.data.sources import Examples, ExampleStream, Parsed, open_data, require_usable_start
 from posttrain.errors import DataError, ModelError
 
 GOOD = {"prompt": "q", "completion": "a"}
@@ -103,3 +103,23 @@ def test_bad_records_that_are_skipped_do_not_hide_another_error(source):
     records = iter(ExampleStream(source("+-"), "skip"))
     with pytest.raises(ModelError, match="no such token"), bad_records_first(records):
         raise ModelError("no such token")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "policy", "is_refused"),
+    [
+        ("-" * 60, "error", True),
+        ("-" * 60, "skip", True),
+        ("-" * 150 + "+", "error", True),
+        ("-" * 150 + "+", "skip", False),
+        ("-" * 60 + "+", "error", False),
+        ("", "error", False),
+    ],
+)
+def test_data_that_cannot_be_used_from_the_start_are_told_at_once(source, kinds, policy, is_refused):
+    opened = source(kinds)
+    looks = [([opened.name], lambda: opened)]
+    if not is_refused:
+        return require_usable_start(looks, policy)
+    with pytest.raises(DataError, match="and no usable one"):
+        require_usable_start(looks, policy)

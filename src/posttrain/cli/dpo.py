@@ -8,6 +8,7 @@ from posttrain.cli import doorway
 from posttrain.config.load import load_config
 from posttrain.config.sections.model import run_of_model
 from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.preferences import require_readable
 from posttrain.dpo.several import train_each
 from posttrain.hub.check import require_push
 from posttrain.runs.checks import choose_run_name, require_data_files, require_optimizer, require_room_for_run
@@ -35,6 +36,7 @@ def dpo(
         name = choose_run_name(run_name, settings.run, config)
         require_room_for_run(settings.run)
         require_data_files(settings.data_sources())
+        require_readable(settings.preference_sources().values(), settings.on_bad_record)
         if settings.models and model_index is None:
             return train_each(settings, name, sys.argv[1:], dry_run=dry_run)
         name, settings = run_of_model(name, settings.models, model_index), settings.of_model(model_index)

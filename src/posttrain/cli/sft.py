@@ -5,6 +5,7 @@ from typing import Annotated
 from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
 from posttrain.config.load import load_config
+from posttrain.data.text_rows import require_readable
 from posttrain.hub.check import require_push
 from posttrain.runs.checks import choose_run_name, require_data_files, require_optimizer, require_room_for_run
 from posttrain.sft.config import SFTConfig
@@ -30,6 +31,7 @@ def sft(
         name = choose_run_name(run_name, settings.run, config)
         require_room_for_run(settings.run)
         require_data_files(settings.data_sources())
+        require_readable(settings.data_sources().values(), settings.on_bad_record)
         if dry_run:
             require_push(settings)
             from posttrain.sft.plan import show_plan

@@ -5,10 +5,11 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -19,11 +20,13 @@ from posttrain.conversation.messages import Conversation
 from posttrain.data.bad_records import SHOWN_FAULTS, Refused, require_columns
 from posttrain.data.formats.formats import converted, format_of, recognised
 from posttrain.data.readers.json_lines import Line
-from posttrain.data.readers.open import LineSource, open_lines
+from posttrain.data.readers.open import LineSource, is_quick_to_open, open_lines
 from posttrain.data.records import Columns, Record, UselessRecordError, parse_record
 from posttrain.errors import DataError
 
 T = TypeVar("T")
+
+_LOOKED_AT = 100
 
 Parsed = tuple[Conversation, float]
 """A conversation and the factor on its loss."""
@@ -141,6 +144,50 @@ class ExampleStream(Generic[T]):
         if not self.usable:
             raise DataError(f"{name} holds no records")
         self._source.require_columns()
+
+
+def require_usable_start(
+    sources: Iterable[tuple[Collection[str], Callable[[], Examples[Any]]]], on_bad_record: OnBadRecord
+) -> None:
+    """Look at the first records of each data set, before anything slow is loaded.
+
+    Hugging Face data sets and `.parquet` files are left out, since opening them is slow.
+
+    Args:
+        sources: for each data set its files, and a call that opens it.
+
+    Raises:
+        DataError: of the first 100 records of a data set none can be used.
+    """
+    problems = []
+    for files, opened in sources:
+        if not all(map(is_quick_to_open, files)):
+            continue
+        try:
+            examples = opened()
+            refused = _refused_at_start(examples)
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        if refused is not None and (refused.count < _LOOKED_AT or on_bad_record == "error"):
+            name = examples.name if refused.count < _LOOKED_AT else f"the beginning of {examples.name}"
+            problems.append(str(refused.as_bad(name, 0)))
+    if problems:
+        raise DataError("\n".join(problems))
+
+
+def _refused_at_start(examples: Examples[Any]) -> Refused | None:
+    """The first records, if none of them can be used."""
+    refused = Refused()
+    for attempt in islice(examples.attempts(), _LOOKED_AT):
+        try:
+            attempt.parse()
+            return None
+        except UselessRecordError:
+            return None
+        except DataError as error:
+            refused.add(attempt.place, clipped(str(error)))
+    return refused if refused.count else None
 
 
 @dataclass(frozen=True)

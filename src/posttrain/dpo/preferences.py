@@ -4,19 +4,29 @@ Both answers are kept as whole conversations in the form that SFT renders, so th
 messages' `train` flags mark the answer: messages before it are not trained, whatever the data say.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any
 
 from posttrain.base.strict_json import parse_json
+from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.conversation.messages import Conversation, Message
 from posttrain.data.bad_records import require_columns
 from posttrain.data.readers.json_lines import Line
 from posttrain.data.readers.open import LineSource
 from posttrain.data.records import Columns, EmptyAnswerError, IdenticalAnswersError, columns_found, parse_record
-from posttrain.data.sources import Attempt, Examples, Source, format_suggested, open_rows, open_source, values
+from posttrain.data.sources import (
+    Attempt,
+    Examples,
+    Source,
+    format_suggested,
+    open_rows,
+    open_source,
+    require_usable_start,
+    values,
+)
 from posttrain.dpo.config.data import (
     AnyPreferences,
     LabelledColumnsConfig,
@@ -222,6 +232,14 @@ def open_preferences(config: AnyPreferences) -> Examples[Preference]:
     names = {meaning: name for meaning, name in columns.model_dump().items() if name is not None}
     source = open_rows(config.path, names, config.split, config.format)
     return _one_file(source, columns)
+
+
+def require_readable(sources: Iterable[AnyPreferences], on_bad_record: OnBadRecord) -> None:
+    """Raise DataError if of the first records of a data set none can be used; see `require_usable_start`."""
+    require_usable_start(
+        [([file.path for file in each.sources().values()], partial(open_preferences, each)) for each in sources],
+        on_bad_record,
+    )
 
 
 def _one_file(source: LineSource, columns: PairColumnsConfig | LabelledColumnsConfig) -> Examples[Preference]:

@@ -6,9 +6,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from posttrain.data.readers.open import open_lines
 from posttrain.data.records import columns_found
-from posttrain.data.sources import values
+from posttrain.data.sources import open_rows, values
 from posttrain.errors import DataError
 
 Task = Literal["sft", "dpo", "grpo"]
@@ -66,12 +65,13 @@ def guess_columns(path: Path, task: Task | None) -> Guess:
         DataError: the file cannot be read, is empty, or has no columns for the task.
     """
     rows = []
-    for line in islice(open_lines(path, None).lines(), _LOOKED_AT):
+    source = open_rows(path, {}, every_column=True)
+    for line in islice(source.lines(), _LOOKED_AT):
         try:
             rows.append(values(line))
         except DataError as error:
             if not rows:
-                raise DataError(f"{path}:{line.number}: {error}") from None
+                raise DataError(f"{source.place(line.number)}: {error}") from None
     if not rows:
         raise DataError(f"{path} holds no records")
     # A column may be missing in some rows, or null in the first ones.

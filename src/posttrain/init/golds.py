@@ -8,9 +8,8 @@ from typing import Any
 
 from posttrain.conversation.messages import Conversation
 from posttrain.data.readers.json_lines import Line
-from posttrain.data.readers.open import open_lines
 from posttrain.data.records import Columns
-from posttrain.data.sources import Attempt, open_data, values
+from posttrain.data.sources import Attempt, open_data, open_rows, values
 from posttrain.dataserver.config.datasets import GoldConfig, PromptColumnsConfig
 from posttrain.dataserver.data.samples import gold_answer, parse_prompt, prompt_columns
 from posttrain.dataserver.graders.text.numbers import gold_number
@@ -82,7 +81,7 @@ def _prompt(line: Line, columns: Columns, gold: Gold) -> Conversation:
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    return (line.value for line in open_lines(path, None).lines() if line.value is not None)
+    return (line.value for line in open_rows(path, {}, every_column=True).lines() if line.value is not None)
 
 
 def _is_number(gold: Any, after: str | None) -> bool:

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from posttrain.base.console import console
-from posttrain.config.sections.datasets import AnyTrainingData, OnBadRecord, TextsConfig
+from posttrain.config.sections.datasets import AnyTrainingData, OnBadRecord
 from posttrain.config.sections.training import accumulation_steps
 from posttrain.data.curriculum.curriculum import Curriculum, Draw
 from posttrain.data.ledger import ledger_table
-from posttrain.data.sources import ExampleStream, open_source
-from posttrain.data.text_rows import open_texts
+from posttrain.data.sources import ExampleStream
+from posttrain.data.text_rows import open_training_data
 from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.sft.config import SFTConfig
 from posttrain.train.plan import (
@@ -68,9 +68,7 @@ def _counted_curriculum(config: SFTConfig) -> Curriculum:
 
 def _count(dataset: AnyTrainingData, on_bad_record: OnBadRecord) -> int:
     """Number of usable records; a text counts as one, however many rows it will be."""
-    if isinstance(dataset, TextsConfig):
-        return sum(1 for _ in ExampleStream(open_texts(dataset), on_bad_record))
-    return sum(1 for _ in ExampleStream(open_source(dataset).examples(require_answer=True), on_bad_record))
+    return sum(1 for _ in ExampleStream[Any](open_training_data(dataset), on_bad_record))
 
 
 def _tokenised_data(config: SFTConfig, run: RunDirectory, resume: bool) -> "SFTData":

@@ -99,6 +99,14 @@ def open_lines(
     return LineSource(as_shown(path), together, parts.lines, parts.parts[0].head, parts.place, found.note)
 
 
+def is_quick_to_open(source: str) -> bool:
+    """Whether the data are local files that are read line by line."""
+    path = Path(source)
+    if is_saved(path) or not (os.path.exists(path) or is_pattern(source)):
+        return False
+    return all(kind_of(file) != ".parquet" for file in find_files(path, prose=True).files)
+
+
 def place_in(source: str | Path, line: int) -> str:
     """Where a line of a data set is, by its number, without reading the content: for a message."""
     path = Path(source)
