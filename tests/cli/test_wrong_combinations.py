@@ -46,7 +46,30 @@ WRONG_TOGETHER = {
     "a lowest learning rate without a cosine": (
         "learning_rate: 1e-3",
         "schedule: linear\n  min_learning_rate_ratio: 0.1",
-        "run.yaml:14: training: min_learning_rate_ratio is for schedule: cosine; leave it out",
+        "run.yaml:14: training: min_learning_rate_ratio is for schedule: cosine, polynomial, warmup_stable_decay; "
+        "leave it out",
+    ),
+    "two lengths of one warm-up": (
+        "learning_rate: 1e-3",
+        "warmup_steps: 1\n  warmup_ratio: 0.1",
+        "run.yaml:14: training: give either warmup_steps or warmup_ratio (a share of all steps), not both",
+    ),
+    "a share to warm up that is the whole run": (
+        "learning_rate: 1e-3",
+        "warmup_ratio: 0.8",
+        "run.yaml:14: training: warmup_ratio 0.8, 4 steps, leaves no step of the 4 to train at the full learning rate; "
+        "lower it",
+    ),
+    "the option of another schedule": (
+        "learning_rate: 1e-3",
+        "schedule: {kind: linear, power: 2}",
+        "run.yaml:17: training.schedule: power is for kind: polynomial; leave it out",
+    ),
+    "a decay that begins in the warm-up": (
+        "learning_rate: 1e-3",
+        "schedule: {kind: warmup_stable_decay, decay_ratio: 0.7}\n  warmup_steps: 2",
+        "run.yaml:14: training: a warm-up of 2 steps and a decay over 3 (schedule.decay_ratio) are more than the 4 to "
+        "train; lower one of them",
     ),
     "validation on nothing": (
         "",

@@ -187,7 +187,7 @@ def test_a_step_that_does_not_divide_over_the_processes_is_refused(
             {},
             r"training\.max_steps: 9 is beyond the dataserver's last stage, which ends at 8; .*beyond_last_stage",
         ),
-        ({"training": {"warmup_steps": 8}}, {}, r"training\.warmup_steps: 8 leaves no step of the 8 to train"),
+        ({"training": {"warmup_steps": 8}}, {}, r"training: warmup_steps 8 leaves no step of the 8 to train"),
         ({}, {"datasets": HELD_OUT}, r"evaluation: the dataserver holds out no rows; set validation_fraction"),
         ({"evaluation": {"prompts": 11}}, {}, r"evaluation\.prompts: 11 is more than the 10 rows that"),
     ],

@@ -80,7 +80,9 @@ class RunFacts:
             if total := sum(row.get(name, 0) for row in self.rows if "loss" in row):
                 yield name.replace("_", " "), f"{total:,}"
         yield "rows per step", str(training["rows_per_step"])
-        yield "learning rate", f"{training['learning_rate']:g}, {training['schedule']}"
+        schedule = training["schedule"]
+        kind = schedule if isinstance(schedule, str) else schedule["kind"]
+        yield "learning rate", f"{training['learning_rate']:g}, {kind}"
         yield "optimizer", training["optimizer"]
         yield "seed", str(training["seed"])
         if self.config["model"].get("adapter"):

@@ -8,6 +8,7 @@ from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.generation import GenerationConfig, SamplingConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig, require_lora_fits
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
+from posttrain.config.sections.schedules import ScheduleConfig, ScheduleName
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import VariableName
@@ -106,8 +107,9 @@ class RLTrainingConfig(TrainingConfig):
     learning_rate: float = Field(default=2e-5, gt=0)
     """Peak learning rate."""
 
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate falls after the warm-up; `constant` keeps it."""
+    schedule: ScheduleName | ScheduleConfig = "constant"
+    """How the learning rate falls after the warm-up: a name, or a section with `kind` and options; `constant` keeps it,
+    `warmup_stable_decay` keeps it until the last tenth of the run."""
 
 
 class RLConfig(StrictModel):

@@ -16,7 +16,8 @@ from posttrain.hub.pushes import Pushes
 from posttrain.runs.checkpoints import latest_checkpoint, rotate
 from posttrain.runs.directory import RunDirectory
 from posttrain.train.memory import Phase, during
-from posttrain.train.optim import learning_rate, update
+from posttrain.train.optim.optimizer import update
+from posttrain.train.optim.schedules import learning_rate
 from posttrain.train.parallel import any_rank, gathered, summed
 from posttrain.train.recipe import Evaluation, Recipe, StepResult, UnavailableError
 from posttrain.train.signals import StopRequest, stop_on_signals

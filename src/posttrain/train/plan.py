@@ -16,6 +16,7 @@ from posttrain.errors import ModelError
 from posttrain.models.location import ModelLocation, locate_model
 from posttrain.runs.directory import RunDirectory
 from posttrain.train.memory import GIB, Phase, Situation, cheapest_changes
+from posttrain.train.optim.schedules import schedule_in_words
 
 if TYPE_CHECKING:
     from posttrain.data.step_plan import StepPlanner
@@ -77,10 +78,7 @@ def step_lines(training: TrainingConfig, max_steps: int, unit: str) -> Iterator[
         f"optimizer step  {training.rows_per_step} {unit}: {training.micro_batch_size} at once × "
         f"{process_count()} process × {training.rows_per_step // at_once} micro-batches"
     )
-    yield (
-        f"steps           {max_steps}, learning rate {training.learning_rate:g} {training.schedule}"
-        f" after {training.warmup_steps} warm-up steps"
-    )
+    yield f"steps           {schedule_in_words(training, max_steps)}"
 
 
 def show_estimate(config: BaseModel, compute: Callable[[], "Estimate"]) -> None:

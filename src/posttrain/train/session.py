@@ -29,7 +29,7 @@ from posttrain.runs.resume import ResumePoint, prepare_run_directory
 from posttrain.train.evaluate import EVALUATIONS, discard_evaluations
 from posttrain.train.identity import require_loaded_weights
 from posttrain.train.memory import Phase, during, memory_explained
-from posttrain.train.optim import schedule_change
+from posttrain.train.optim.schedules import schedule_change, schedule_in_words
 from posttrain.train.recipe import Evaluation, Evaluations, GradedTasks, Recipe
 from posttrain.train.watchdogs import Watch, Watchdog
 
@@ -155,6 +155,7 @@ class Session:
     def _describe(self, loaded: LoadedModel, point: ResumePoint, engine: dict[str, Any]) -> None:
         """Print what is trained and from where, and bring the run directory to the state at `point`."""
         _announce_start(self.run, point, loaded.model)
+        console.print(f"steps: {schedule_in_words(self.config.training, self.max_steps)}")
         if point.checkpoint is not None:
             self._announce_changes(load_config(self.run.config, type(self.config)), point.counters.step)
         prepare_run_directory(self.run, point)

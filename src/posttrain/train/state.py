@@ -22,7 +22,7 @@ from posttrain.models.checkpoint import load_trained_weights, save_trained_weigh
 from posttrain.runs import checkpoints
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.resume import ResumePoint, RunCounters
-from posttrain.train.optim import make_optimizer
+from posttrain.train.optim.optimizer import make_optimizer
 from posttrain.train.recipe import Measure, Recipe
 
 _OPTIMIZER = "optimizer.pt"

@@ -1,6 +1,5 @@
 """Config of the data sets of preference training, and of the stages that mix them."""
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
@@ -15,6 +14,7 @@ from posttrain.config.sections.datasets import (
     HeldOutConfig,
     require_something_drawn,
 )
+from posttrain.config.sections.training import whole_steps
 from posttrain.config.strict import StrictModel
 from posttrain.config.values import LocalOrNamed, OneLine
 from posttrain.data.curriculum.curriculum import Stage
@@ -189,11 +189,9 @@ class PreferenceStageConfig(StrictModel):
             return Stage(self.name, self.until_step, mix)
         assert self.epochs is not None
         rows = sum(sizes.get(name, 0) for name, weight in mix.items() if weight)
-        # In floating point, a product such as 1.1 × 50 is slightly above 55 and must not round up to one more step.
-        product = round(self.epochs * rows / rows_per_step, 9)
-        if product > _MOST_STEPS:
+        if self.epochs * rows / rows_per_step > _MOST_STEPS:
             raise ConfigError(f"stage {self.name!r}: {self.epochs:g} epochs are more steps than can be counted")
-        steps = math.ceil(product)
+        steps = whole_steps(self.epochs, rows / rows_per_step)
         return Stage(self.name, start + max(1, steps), mix)
 
 
