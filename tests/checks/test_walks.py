@@ -18,12 +18,12 @@ SCRIPT = Path(__file__).parents[2] / "checks" / "walks.py"
         (
             "sft",
             ["sft/data", "data/sources", "conversation/chatml"],
-            ["train/loop", "sft/recipe", "train/optim/optimizer"],
+            ["train/loop", "sft/recipe", "train/optim/update"],
         ),
         (
             "dpo",
             ["dpo/data", "dpo/preferences"],
-            ["train/loop", "dpo/recipe", "dpo/losses/logistic", "train/optim/optimizer"],
+            ["train/loop", "dpo/recipe", "dpo/losses/logistic", "train/optim/update"],
         ),
         (
             "rl",
@@ -34,7 +34,7 @@ SCRIPT = Path(__file__).parents[2] / "checks" / "walks.py"
                 "dataserver/service",
                 "dataserver/grading/worker",
                 "rl/losses",
-                "train/optim/optimizer",
+                "train/optim/update",
             ],
         ),
         ("config", ["config/load", "config/yaml_source", "sft/config"], []),

@@ -71,6 +71,32 @@ WRONG_TOGETHER = {
         "run.yaml:14: training: a warm-up of 2 steps and a decay over 3 (schedule.decay_ratio) are more than the 4 to "
         "train; lower one of them",
     ),
+    "a momentum that is not read": (
+        "learning_rate: 1e-3",
+        "momentum: 0.9",
+        "run.yaml:14: training: momentum: optimizer: adamw has none; leave it out",
+    ),
+    "a setting beside one's own optimizer": (
+        "learning_rate: 1e-3",
+        "weight_decay: 0.1\n  optimizer: {class: torch.optim.Adagrad}",
+        "run.yaml:14: training: weight_decay: your own optimizer reads only optimizer.arguments; leave it out",
+    ),
+    "a learning rate among the arguments": (
+        "learning_rate: 1e-3",
+        "optimizer: {class: torch.optim.Adagrad, arguments: {lr: 0.1}}",
+        "run.yaml:17: training.optimizer.arguments: lr is training.learning_rate; leave it out here",
+    ),
+    "a schedule for an optimizer that needs none": (
+        "learning_rate: 1e-3",
+        "optimizer: schedule_free_adamw",
+        "run.yaml:14: training: optimizer: schedule_free_adamw averages the weights instead of lowering the learning "
+        "rate; set schedule: constant",
+    ),
+    "two averages": (
+        "learning_rate: 1e-3",
+        "optimizer: schedule_free_sgd\n  schedule: constant\n  ema: {}",
+        "run.yaml:14: training: ema: optimizer: schedule_free_sgd averages the weights itself; leave ema out",
+    ),
     "validation on nothing": (
         "",
         "validation: {every: 5}",

@@ -51,6 +51,10 @@ HELD_OUT = [DatasetMeta(name="a", rows=10, validation_rows=0, digest="")]
             {"algorithm": "dapo", "rollout": {"stop": ["\n"]}},
             r"rollout: stop: mask_truncated_completions \(of dapo, or in objective\) would also mask",
         ),
+        (
+            {"rollout": {"engine": "vllm"}, "training": {"ema": {}}},
+            r"training: an average of the weights is exported, but .* set rollout\.engine: hf",
+        ),
         ({"evaluation": None, "run": {"export": "best"}}, r"run: export: best needs an evaluation section"),
         (
             {"evaluation": {"temperature": 0.0}},

@@ -80,10 +80,8 @@ class RunFacts:
             if total := sum(row.get(name, 0) for row in self.rows if "loss" in row):
                 yield name.replace("_", " "), f"{total:,}"
         yield "rows per step", str(training["rows_per_step"])
-        schedule = training["schedule"]
-        kind = schedule if isinstance(schedule, str) else schedule["kind"]
-        yield "learning rate", f"{training['learning_rate']:g}, {kind}"
-        yield "optimizer", training["optimizer"]
+        yield "learning rate", f"{training['learning_rate']:g}, {_name(training['schedule'], 'kind')}"
+        yield "optimizer", _name(training["optimizer"], "class")
         yield "seed", str(training["seed"])
         if self.config["model"].get("adapter"):
             yield "trained weights", "an earlier adapter, continued"
@@ -144,3 +142,8 @@ def _recorded(checkpoint: Checkpoint) -> Mapping[str, Mapping[str, Any]]:
     """Size and digest of each file of the model."""
     files = read_state(checkpoint.path)["files"]
     return {name: files[name] for name in model_files(checkpoint.path) if name in files}
+
+
+def _name(choice: Any, key: str) -> str:
+    """A setting that is a name, or a section whose `key` is one."""
+    return choice if isinstance(choice, str) else choice[key]

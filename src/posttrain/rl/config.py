@@ -237,7 +237,25 @@ class RLConfig(StrictModel):
             rollout.traits.require_temperature(evaluation.temperature)
         return evaluation
 
+    @field_validator("training")
+    @classmethod
+    def _average_is_evaluated(cls, training: RLTrainingConfig, info: ValidationInfo) -> RLTrainingConfig:
+        if training.exports_average and info.data.get("evaluation") and "rollout" in info.data:
+            require_engine_without_weights(info.data["rollout"])
+        return training
+
     @field_validator("run")
     @classmethod
     def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
         return require_best_is_measured(run, info, "evaluation")
+
+
+def require_engine_without_weights(rollout: RolloutConfig) -> None:
+    """Raise ValueError if the engine has weights of its own: it gets those in training, and cannot evaluate an
+    average."""
+    if rollout.is_apart or rollout.traits.has_weights:
+        raise ValueError(
+            "an average of the weights is exported, but this rollout engine gets the weights in training, so the "
+            "evaluation would be of others; set rollout.engine: hf and rollout.placement: process, or ema.export: "
+            "live, or leave evaluation out"
+        )

@@ -13,6 +13,7 @@ from posttrain.base.processes import is_main_process
 from posttrain.config.load import load_config
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig
+from posttrain.config.sections.optimizers import OPTIMIZERS, OwnOptimizer
 from posttrain.config.sections.run import RunConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.conversation.chatml import use_trained_template
@@ -29,6 +30,7 @@ from posttrain.runs.resume import ResumePoint, prepare_run_directory
 from posttrain.train.evaluate import EVALUATIONS, discard_evaluations
 from posttrain.train.identity import require_loaded_weights
 from posttrain.train.memory import Phase, during, memory_explained
+from posttrain.train.optim.optimizer import require_class
 from posttrain.train.optim.schedules import schedule_change, schedule_in_words
 from posttrain.train.recipe import Evaluation, Evaluations, GradedTasks, Recipe
 from posttrain.train.watchdogs import Watch, Watchdog
@@ -195,14 +197,19 @@ def require_kernels(training: TrainingConfig, backend: str) -> None:
     `backend` is hf or unsloth.
 
     Raises:
-        ConfigError: 8-bit AdamW or Liger without a CUDA device, Liger or `compile` with unsloth, or Liger is not
-            installed.
+        ConfigError: an optimizer of bitsandbytes or Liger without a CUDA device, Liger or `compile` with unsloth, Liger
+            is not installed, or the optimizer cannot be created.
     """
-    wanted = {"optimizer: adamw_8bit": training.optimizer == "adamw_8bit", "liger_kernel": training.liger_kernel}
-    for key, is_wanted in wanted.items():
+    name = None if isinstance(training.optimizer, OwnOptimizer) else training.optimizer
+    on_cuda = name is not None and OPTIMIZERS[name].package == "bitsandbytes"
+    for key, instead, is_wanted in (
+        (f"optimizer: {name}", "adamw", on_cuda),
+        ("liger_kernel", "false", training.liger_kernel),
+    ):
         if is_wanted and not torch.cuda.is_available():
-            instead = "adamw" if key.startswith("optimizer") else "false"
             raise ConfigError(f"training.{key} needs a CUDA device; set it to {instead}")
+    if not on_cuda:
+        require_class(training)
     if training.liger_kernel and backend == "unsloth":
         raise ConfigError("training.liger_kernel: unsloth has kernels of its own; set it to false, or backend: hf")
     if training.compile is True and backend == "unsloth":

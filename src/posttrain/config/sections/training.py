@@ -1,11 +1,12 @@
 """Config section `training`: optimizer, learning-rate schedule, and the shape of a step."""
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from posttrain.base.processes import process_count
+from posttrain.config.sections.optimizers import AnyOptimizer, is_schedule_free, require_keys_are_read
 from posttrain.config.sections.schedules import ScheduleConfig, ScheduleName
 from posttrain.config.strict import StrictModel
 from posttrain.errors import ConfigError
@@ -14,6 +15,17 @@ from posttrain.errors import ConfigError
 _MOST_ROWS = 2**20
 _WITH_LOWEST = ("cosine", "polynomial", "warmup_stable_decay")
 _DECAY_RATIO = 0.1
+
+
+class EMAConfig(StrictModel):
+    """An exponential moving average of the trained weights."""
+
+    decay: float = Field(default=0.999, gt=0, lt=1)
+    """Share of the average that stays at each step: it spans about 1 / (1 − decay) steps."""
+
+    export: Literal["ema", "live"] = "ema"
+    """Which weights are evaluated and exported: the average, or those that are trained, with the average only kept in
+    the checkpoints."""
 
 
 class TrainingConfig(StrictModel):
@@ -47,23 +59,32 @@ class TrainingConfig(StrictModel):
     min_learning_rate_ratio: float = Field(default=0.0, ge=0, lt=1)
     """Final learning rate of a `cosine`, `polynomial` or `warmup_stable_decay` schedule, as a share of the peak."""
 
-    optimizer: Literal["adamw", "adamw_8bit", "sgd"] = "adamw"
-    """AdamW from torch, AdamW with 8-bit states from bitsandbytes (CUDA only), or plain SGD."""
+    optimizer: AnyOptimizer = "adamw"
+    """A name, or a section with `class` and `arguments`. From torch: `adamw`, `nadam`, `radam`, `adafactor`, `sgd`, and
+    `muon` for the matrices of the layers, with `adamw` for all other weights. From bitsandbytes, on CUDA: `adamw_8bit`,
+    `paged_adamw`, `paged_adamw_8bit`, `lion_8bit`. From the package schedulefree: `schedule_free_adamw`,
+    `schedule_free_radam`, `schedule_free_sgd`."""
 
     beta1: float = Field(default=0.9, ge=0, lt=1)
-    """AdamW's decay rate for the mean of the gradient."""
+    """Decay rate for the mean of the gradient, of optimizers with Adam or Lion in their name and of Muon's AdamW."""
 
     beta2: float = Field(default=0.999, ge=0, lt=1)
-    """AdamW's decay rate for the mean of the squared gradient."""
+    """Decay rate for the mean of the squared gradient, of the same optimizers."""
 
     epsilon: float = Field(default=1e-8, gt=0)
-    """AdamW's epsilon."""
+    """Epsilon, of the same optimizers but Lion."""
+
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Momentum of `sgd` (by default 0), `muon` (0.95) and `schedule_free_sgd` (0.9)."""
 
     weight_decay: float = Field(default=0.0, ge=0)
     """Decoupled weight decay."""
 
     max_grad_norm: float = Field(default=1.0, ge=0)
     """Clip the gradient to this norm; 0 disables clipping."""
+
+    ema: EMAConfig | None = None
+    """An average of the trained weights to evaluate and export; none by default."""
 
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, but about a third slower."""
@@ -95,6 +116,27 @@ class TrainingConfig(StrictModel):
         if self.min_learning_rate_ratio and self.schedule_options.kind not in _WITH_LOWEST:
             raise ValueError(f"min_learning_rate_ratio is for schedule: {', '.join(_WITH_LOWEST)}; leave it out")
         return self
+
+    @model_validator(mode="after")
+    def _optimizer_reads_its_keys(self) -> "TrainingConfig":
+        fields = type(self).model_fields
+        names = ("beta1", "beta2", "epsilon", "momentum", "weight_decay")
+        require_keys_are_read(self.optimizer, {name: getattr(self, name) != fields[name].default for name in names})
+        if is_schedule_free(self.optimizer) and self.schedule_options.kind != "constant":
+            raise ValueError(
+                f"optimizer: {self.optimizer} averages the weights instead of lowering the learning rate; set "
+                "schedule: constant"
+            )
+        if is_schedule_free(self.optimizer) and self.ema is not None:
+            raise ValueError(f"ema: optimizer: {self.optimizer} averages the weights itself; leave ema out")
+        if self.optimizer in ("schedule_free_adamw", "schedule_free_radam") and self.beta1 == 0:
+            raise ValueError(f"beta1: optimizer: {self.optimizer} needs more than 0")
+        return self
+
+    @property
+    def exports_average(self) -> bool:
+        """Whether other weights are evaluated and exported than are trained; unknown of one's own optimizer."""
+        return is_schedule_free(self.optimizer) or (self.ema is not None and self.ema.export == "ema")
 
     @property
     def schedule_options(self) -> ScheduleConfig:

@@ -1,33 +1,99 @@
-"""The optimizer and its update: unscale, clip, step."""
+"""Create the optimizers of a run over its trained weights."""
 
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from posttrain.base.user_code import error_in_words, import_module
+from posttrain.config.sections.optimizers import OPTIMIZERS, OptimizerName, OwnOptimizer
 from posttrain.config.sections.training import TrainingConfig
+from posttrain.errors import ConfigError
+
+Groups = list[dict[str, Any]]
 
 
-def make_optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
-    """The optimizer that the config names, over the trainable parameters; its learning rate is set at each step.
+def make_optimizers(model: nn.Module, training: TrainingConfig) -> list[torch.optim.Optimizer]:
+    """What the config names, over the trainable parameters; the learning rate is set at each step.
 
-    Weight decay applies to matrices only: biases and norm weights have one dimension and are exempt.
+    Weight decay applies to matrices only: biases and norm weights have one dimension and are exempt. There are two
+    optimizers with `muon`, which takes only matrices, and is not for embeddings and heads
+    (https://kellerjordan.github.io/posts/muon): the second is AdamW.
+
+    Raises:
+        ConfigError: the class is not there, or does not take the arguments or the weights.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [each for each in trained if each.ndim > 1], "weight_decay": training.weight_decay},
-        {"params": [each for each in trained if each.ndim <= 1], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    if training.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=training.learning_rate)
-    adam: dict[str, Any] = {"betas": (training.beta1, training.beta2), "eps": training.epsilon}
-    if training.optimizer == "adamw_8bit":
-        return _eight_bit_adam(model, groups, lr=training.learning_rate, **adam)
-    return torch.optim.AdamW(groups, lr=training.learning_rate, fused=True, **adam)
+    if isinstance(training.optimizer, str) and OPTIMIZERS[training.optimizer].package == "bitsandbytes":
+        _keep_states_of_embeddings(model)
+    if training.optimizer != "muon":
+        return [_over(training.optimizer, trained, training)]
+    outside = {id(parameter) for parameter in _vocabulary(model)}
+    matrices = [each for each in trained if each.ndim == 2 and id(each) not in outside]
+    taken = {id(each) for each in matrices}
+    others = [each for each in trained if id(each) not in taken]
+    parts: list[tuple[OptimizerName, list[nn.Parameter]]] = [("muon", matrices), ("adamw", others)]
+    return [_over(name, each, training) for name, each in parts if each]
 
 
-def _eight_bit_adam(model: nn.Module, groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
+def averages_weights(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer has `eval` and `train`, which put an average into the weights and take it out again."""
+    return all(callable(getattr(optimizer, name, None)) for name in ("eval", "train"))
+
+
+def require_class(training: TrainingConfig) -> torch.optim.Optimizer:
+    """The optimizer over one made-up matrix, before any model is loaded; ConfigError as `make_optimizers`."""
+    return _over(training.optimizer, [nn.Parameter(torch.zeros(2, 2))], training)
+
+
+def _over(
+    kind: OptimizerName | OwnOptimizer, weights: Sequence[nn.Parameter], training: TrainingConfig
+) -> torch.optim.Optimizer:
+    """An optimizer over these weights."""
+    path = kind.class_ if isinstance(kind, OwnOptimizer) else OPTIMIZERS[kind].path
+    arguments = dict(kind.arguments if isinstance(kind, OwnOptimizer) else _arguments(kind, training))
+    groups: Groups = [{"params": [each for each in weights if each.ndim > 1]}]
+    vectors = {"params": [each for each in weights if each.ndim <= 1]}
+    groups.append({**vectors, "weight_decay": 0.0} if "weight_decay" in arguments else vectors)
+    optimizer = _class(path)
+    try:
+        return optimizer([group for group in groups if group["params"]], lr=training.learning_rate, **arguments)
+    except Exception as error:  # whatever the class raises
+        names = ", ".join(name for name in inspect.signature(optimizer).parameters if name not in ("params", "lr"))
+        raise ConfigError(
+            f"training.optimizer: {path} cannot be created: {error_in_words(error)}; its arguments are {names}"
+        ) from error
+
+
+def _arguments(name: OptimizerName, training: TrainingConfig) -> Mapping[str, Any]:
+    """The arguments of an optimizer of the table."""
+    traits = OPTIMIZERS[name]
+    arguments = {"weight_decay": training.weight_decay, **traits.arguments}
+    if "beta1" in traits.keys:
+        arguments["betas"] = (training.beta1, training.beta2)
+    if "epsilon" in traits.keys:
+        arguments["eps"] = training.epsilon
+    if "momentum" in traits.keys and training.momentum is not None:
+        arguments["momentum"] = training.momentum
+    if name == "muon":
+        del arguments["betas"], arguments["eps"]  # those of the other weights' AdamW
+    return arguments
+
+
+def _class(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(import_module(module), name, None)
+    except ConfigError as error:
+        raise ConfigError(f"training.optimizer: {path}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
+        raise ConfigError(f"training.optimizer: {path} is not an optimizer of torch's interface")
+    return found
+
+
+def _keep_states_of_embeddings(model: nn.Module) -> None:
     import bitsandbytes  # pyright: ignore[reportMissingImports]  # installed where there is CUDA
 
     # 8-bit states of embeddings are unstable: https://huggingface.co/docs/bitsandbytes/optimizers.
@@ -35,26 +101,11 @@ def _eight_bit_adam(model: nn.Module, groups: list[dict[str, Any]], **settings: 
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             manager.register_module_override(module, "weight", {"optim_bits": 32})
-    return bitsandbytes.optim.AdamW8bit(groups, **settings)
 
 
-def update(
-    optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, learning_rate: float, max_grad_norm: float
-) -> float:
-    """Update the weights with the accumulated gradients, and clear these; return the gradient norm before clipping.
-
-    Args:
-        scaler: scales the loss in float16, where a step whose gradient overflowed is skipped; disabled in other dtypes.
-        max_grad_norm: gradients with a larger norm are scaled down to it; 0 disables clipping.
-    """
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-    scaler.unscale_(optimizer)
-    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    norm = nn.utils.get_total_norm([each.grad for each in trained if each.grad is not None])
-    if max_grad_norm > 0:
-        nn.utils.clip_grads_with_norm_(trained, max_grad_norm, norm)
-    scaler.step(optimizer)
-    scaler.update()
-    optimizer.zero_grad()
-    return float(norm)
+def _vocabulary(model: nn.Module) -> Iterator[nn.Parameter]:
+    """The parameters of the embedding and the head."""
+    for name in ("get_input_embeddings", "get_output_embeddings"):
+        layer = getattr(model, name, lambda: None)()
+        if layer is not None:
+            yield from layer.parameters()
