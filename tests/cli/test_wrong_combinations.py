@@ -97,6 +97,11 @@ WRONG_TOGETHER = {
         "optimizer: schedule_free_sgd\n  schedule: constant\n  ema: {}",
         "run.yaml:14: training: ema: optimizer: schedule_free_sgd averages the weights itself; leave ema out",
     ),
+    "a rate for the matrices of an adapter that is not there": (
+        "learning_rate: 1e-3",
+        "lora_plus_ratio: 16\nlora: null",
+        "run.yaml:14: training: lora_plus_ratio is for adapters, but lora: null trains all weights; leave it out",
+    ),
     "validation on nothing": (
         "",
         "validation: {every: 5}",

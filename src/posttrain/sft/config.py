@@ -14,7 +14,7 @@ from posttrain.config.sections.evaluation import GradedEvaluationConfig
 from posttrain.config.sections.generation import GenerationConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig, require_lora_fits
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
-from posttrain.config.sections.training import TrainingConfig, require_steps_fit
+from posttrain.config.sections.training import TrainingConfig, require_lora_plus_fits, require_steps_fit
 from posttrain.config.strict import StrictModel
 from posttrain.config.values import OneLine
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
@@ -96,6 +96,8 @@ class SFTConfig(StrictModel):
     @field_validator("training")
     @classmethod
     def _steps_fit(cls, training: TrainingConfig, info: ValidationInfo) -> TrainingConfig:
+        if "lora" in info.data:
+            require_lora_plus_fits(training, info.data["lora"], info.data.get("model"))
         stages: tuple[StageConfig, ...] | None = info.data.get("stages")
         if stages is not None:
             require_steps_fit(training, stages[-1].until_step)

@@ -5,12 +5,16 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from peft.optimizers import create_loraplus_optimizer
 from torch import nn
+from transformers import AutoModelForCausalLM
 
 from posttrain.config.sections.optimizers import OPTIMIZERS, OptimizerName
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import ConfigError
 from posttrain.train.optim.optimizer import averages_weights, make_optimizers, require_class
+from posttrain.train.optim.update import update
 
 ON_ANY_DEVICE: list[OptimizerName] = [name for name, each in OPTIMIZERS.items() if each.package != "bitsandbytes"]
 
@@ -127,3 +131,28 @@ def test_a_class_that_cannot_be_created_is_refused_without_a_model(own: dict[str
 def test_only_optimizers_with_an_average_of_their_own_are_known_to_have_one():
     found = [name for name in ON_ANY_DEVICE if averages_weights(require_class(training(name)))]
     assert found == ["schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd"]
+
+
+def rates_after_an_update(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, float]:
+    names = {id(each): name for name, each in model.named_parameters()}
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return {names[id(each)]: group["lr"] for group in groups for each in group["params"]}
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_lora_plus_multiplies_the_rate_of_the_matrices_b_at_every_step_as_pefts_own(tiny_model, name: OptimizerName):
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_model), LoraConfig(target_modules="all-linear"))
+    optimizers = make_optimizers(model, training(name, lora_plus_ratio=16))
+    update(optimizers, torch.amp.GradScaler("cpu", enabled=False), 1e-3, 0)
+    found = rates_after_an_update(model, optimizers)
+    theirs = create_loraplus_optimizer(model, torch.optim.AdamW, lr=1e-3, loraplus_lr_ratio=16)  # pyright: ignore[reportArgumentType]
+    assert found == rates_after_an_update(model, [theirs])
+    assert {each for name, each in found.items() if "lora_B" in name} == {16e-3} and set(found.values()) == {
+        1e-3,
+        16e-3,
+    }
+
+
+def test_lora_plus_without_lora_is_refused():
+    with pytest.raises(ConfigError, match="lora_plus_ratio: no LoRA matrix B is trained"):
+        make_optimizers(Model(), training("adamw", lora_plus_ratio=4))

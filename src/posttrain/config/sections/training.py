@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from posttrain.base.processes import process_count
+from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.config.sections.optimizers import AnyOptimizer, is_schedule_free, require_keys_are_read
 from posttrain.config.sections.schedules import ScheduleConfig, ScheduleName
 from posttrain.config.strict import StrictModel
@@ -79,6 +80,10 @@ class TrainingConfig(StrictModel):
 
     weight_decay: float = Field(default=0.0, ge=0)
     """Decoupled weight decay."""
+
+    lora_plus_ratio: Annotated[float, Field(ge=1)] | None = None
+    """How many times higher the learning rate of LoRA's matrices B is than that of the others (LoRA+, arXiv:2402.12354,
+    which proposes 16, with a lower `learning_rate`); by default they have the same."""
 
     max_grad_norm: float = Field(default=1.0, ge=0)
     """Clip the gradient to this norm; 0 disables clipping."""
@@ -173,6 +178,12 @@ def require_steps_fit(training: TrainingConfig, end: int) -> int:
         )
     require_schedule_fits(training, steps)
     return steps
+
+
+def require_lora_plus_fits(training: TrainingConfig, lora: LoraConfig | None, model: ModelConfig | None) -> None:
+    """Raise ValueError if there is a ratio for LoRA's matrices, but no adapter; `model` is None if itself invalid."""
+    if training.lora_plus_ratio is not None and lora is None and model is not None and model.adapter is None:
+        raise ValueError("lora_plus_ratio is for adapters, but lora: null trains all weights; leave it out")
 
 
 def require_schedule_fits(training: TrainingConfig, steps: int) -> None:

@@ -1,6 +1,7 @@
 """Create the optimizers of a run over its trained weights."""
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,6 @@ from posttrain.config.sections.optimizers import OPTIMIZERS, OptimizerName, OwnO
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import ConfigError
 
-Groups = list[dict[str, Any]]
-
 
 def make_optimizers(model: nn.Module, training: TrainingConfig) -> list[torch.optim.Optimizer]:
     """What the config names, over the trainable parameters; the learning rate is set at each step.
@@ -22,20 +21,24 @@ def make_optimizers(model: nn.Module, training: TrainingConfig) -> list[torch.op
     optimizers with `muon`, which takes only matrices, and is not for embeddings and heads
     (https://kellerjordan.github.io/posts/muon): the second is AdamW.
 
+    With `lora_plus_ratio` λ, LoRA's matrices B have learning rate η_B = λ·η_A (LoRA+, arXiv:2402.12354): their groups
+    have it as `lr_ratio`.
+
     Raises:
-        ConfigError: the class is not there, or does not take the arguments or the weights.
+        ConfigError: the class is not there, or does not take the arguments or the weights; or there is no matrix B.
     """
+    ratios = _rate_ratios(model, training.lora_plus_ratio)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if isinstance(training.optimizer, str) and OPTIMIZERS[training.optimizer].package == "bitsandbytes":
         _keep_states_of_embeddings(model)
     if training.optimizer != "muon":
-        return [_over(training.optimizer, trained, training)]
+        return [_over(training.optimizer, trained, training, ratios)]
     outside = {id(parameter) for parameter in _vocabulary(model)}
     matrices = [each for each in trained if each.ndim == 2 and id(each) not in outside]
     taken = {id(each) for each in matrices}
     others = [each for each in trained if id(each) not in taken]
     parts: list[tuple[OptimizerName, list[nn.Parameter]]] = [("muon", matrices), ("adamw", others)]
-    return [_over(name, each, training) for name, each in parts if each]
+    return [_over(name, each, training, ratios) for name, each in parts if each]
 
 
 def averages_weights(optimizer: torch.optim.Optimizer) -> bool:
@@ -49,22 +52,38 @@ def require_class(training: TrainingConfig) -> torch.optim.Optimizer:
 
 
 def _over(
-    kind: OptimizerName | OwnOptimizer, weights: Sequence[nn.Parameter], training: TrainingConfig
+    kind: OptimizerName | OwnOptimizer,
+    weights: Sequence[nn.Parameter],
+    training: TrainingConfig,
+    ratios: Mapping[int, float] | None = None,
 ) -> torch.optim.Optimizer:
-    """An optimizer over these weights."""
+    """An optimizer over these weights; `ratios` are those of learning rates, by the ids of weights."""
     path = kind.class_ if isinstance(kind, OwnOptimizer) else OPTIMIZERS[kind].path
     arguments = dict(kind.arguments if isinstance(kind, OwnOptimizer) else _arguments(kind, training))
-    groups: Groups = [{"params": [each for each in weights if each.ndim > 1]}]
-    vectors = {"params": [each for each in weights if each.ndim <= 1]}
-    groups.append({**vectors, "weight_decay": 0.0} if "weight_decay" in arguments else vectors)
+    groups: dict[tuple[bool, float], dict[str, Any]] = {}
+    for each in weights:
+        is_matrix, ratio = each.ndim > 1, (ratios or {}).get(id(each), 1.0)
+        decay = {} if is_matrix or "weight_decay" not in arguments else {"weight_decay": 0.0}
+        faster = {} if ratio == 1 else {"lr_ratio": ratio}
+        groups.setdefault((not is_matrix, ratio), {"params": [], **decay, **faster})["params"].append(each)
     optimizer = _class(path)
     try:
-        return optimizer([group for group in groups if group["params"]], lr=training.learning_rate, **arguments)
+        return optimizer([groups[key] for key in sorted(groups)], lr=training.learning_rate, **arguments)
     except Exception as error:  # whatever the class raises
         names = ", ".join(name for name in inspect.signature(optimizer).parameters if name not in ("params", "lr"))
         raise ConfigError(
             f"training.optimizer: {path} cannot be created: {error_in_words(error)}; its arguments are {names}"
         ) from error
+
+
+def _rate_ratios(model: nn.Module, ratio: float | None) -> dict[int, float]:
+    if ratio is None:
+        return {}
+    # PEFT names them lora_B.<adapter>.weight, and lora_embedding_B.<adapter> in embeddings.
+    found = {id(each): ratio for name, each in model.named_parameters() if re.search(r"\.lora_(embedding_)?B\.", name)}
+    if not found:
+        raise ConfigError("training.lora_plus_ratio: no LoRA matrix B is trained; leave it out")
+    return found
 
 
 def _arguments(name: OptimizerName, training: TrainingConfig) -> Mapping[str, Any]:

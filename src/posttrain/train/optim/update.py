@@ -15,14 +15,14 @@ def update(
     """Update the weights with the accumulated gradients, and clear these; return the gradient norm before clipping.
 
     Args:
-        optimizers: each has some of the weights.
+        optimizers: each has some of the weights; a group's `lr_ratio`, if it has one, multiplies its learning rate.
         scaler: scales the loss in float16, where a step whose gradient overflowed is skipped; disabled in other dtypes.
         max_grad_norm: gradients with a larger norm are scaled down to it; 0 disables clipping.
     """
     trained = []
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group.get("lr_ratio", 1.0)
             trained += group["params"]
         scaler.unscale_(optimizer)
     norm = nn.utils.get_total_norm([each.grad for each in trained if each.grad is not None])
