@@ -12,6 +12,11 @@ WRONG_TOGETHER = {
         "run.yaml:7: stages: stage 'main': until_step is 2, but the stage begins at 2; until_step counts from the "
         "start of the run, so raise it to 3 or more",
     ),
+    "a stage that ends in two ways": (
+        "until_step: 4",
+        "until_step: 4\n    epochs: 1",
+        "run.yaml:11: stages.1: give exactly one of `until_step` (a step) and `epochs` (passes over the data)",
+    ),
     "two stages of one name": (
         "name: main",
         "name: warm-up",

@@ -69,7 +69,8 @@ class RunFacts:
         """Name, end and mix of each stage of the curriculum."""
         for stage in self.config.get("stages") or ():
             end = f"step {stage['until_step']}" if stage.get("until_step") else f"{stage.get('epochs')} epochs"
-            yield stage["name"], end, ", ".join(f"{name} × {weight:g}" for name, weight in stage["mix"].items())
+            mix = ", ".join(f"{name} × {weight:g}" for name, weight in (stage["mix"] or {}).items())
+            yield stage["name"], end, mix or "every row of all data sets"
 
     @property
     def settings(self) -> Iterator[tuple[str, str]]:

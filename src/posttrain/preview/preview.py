@@ -94,7 +94,7 @@ def _of_conversations(path: Path, request: Request, config: SFTConfig) -> Previe
         name: ConversationRows(name, config.datasets[name], config.chat, tokenizer, dataset)
         for name, dataset in data.datasets.items()
     }
-    return _of_curriculum(path, request, rows, data.curriculum, config.max_steps, data.ledgers)
+    return _of_curriculum(path, request, rows, data.curriculum, data.max_steps, data.ledgers)
 
 
 def _of_pairs(path: Path, request: Request, config: DPOConfig) -> Preview:

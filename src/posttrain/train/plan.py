@@ -1,6 +1,6 @@
 """Parts of the `--dry-run` plan for trainers whose rows a curriculum draws."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -9,9 +9,11 @@ from rich.table import Table
 from posttrain.base.console import console, new_table
 from posttrain.base.processes import process_count
 from posttrain.base.text import first_line
+from posttrain.config.sections.datasets import StageConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.data.curriculum.curriculum import Curriculum, Draw
+from posttrain.data.curriculum.stages import epochs_in_steps
 from posttrain.errors import ModelError
 from posttrain.models.location import ModelLocation, locate_model
 from posttrain.runs.directory import RunDirectory
@@ -46,6 +48,13 @@ def stage_table(curriculum: Curriculum, max_steps: int) -> Table:
     if max_steps < start:
         table.caption = f"training.max_steps stops at step {max_steps}"
     return table
+
+
+def show_epochs(stages: Sequence[StageConfig], curriculum: Curriculum) -> None:
+    """Print which steps the stages are that a config gives in epochs; `curriculum` is made of them."""
+    ends = [stage.until_step for stage in curriculum.stages]
+    for line in epochs_in_steps(stages, ends, curriculum.sizes):
+        console.print(line)
 
 
 def find_model(model: ModelConfig) -> ModelLocation:

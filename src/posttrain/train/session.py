@@ -17,6 +17,7 @@ from posttrain.config.sections.optimizers import OPTIMIZERS, OwnOptimizer
 from posttrain.config.sections.run import RunConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.conversation.chatml import use_trained_template
+from posttrain.data.curriculum.curriculum import Curriculum, Stage
 from posttrain.data.ledger import Ledger
 from posttrain.errors import ConfigError
 from posttrain.hub.pushes import Pushes
@@ -58,6 +59,20 @@ class TrainerConfig(Protocol):
     def run(self) -> RunConfig: ...
 
     def model_dump(self, *, mode: str) -> dict[str, Any]: ...
+
+
+class CurriculumConfig(Protocol):
+    """The config of a training command whose rows a curriculum draws."""
+
+    def curriculum_stages(self, sizes: dict[str, int]) -> list[Stage]: ...
+
+    def steps_of(self, curriculum: Curriculum) -> int: ...
+
+
+def steps_on(curriculum: Curriculum, config: CurriculumConfig) -> int:
+    """The step at which another config's training ends; `curriculum` is the current run's, on the same data."""
+    stages = config.curriculum_stages(curriculum.sizes)
+    return config.steps_of(Curriculum(stages, curriculum.sizes, curriculum.rows_per_step, curriculum.seed))
 
 
 @dataclass(frozen=True)
