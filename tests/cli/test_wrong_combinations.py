@@ -107,6 +107,11 @@ WRONG_TOGETHER = {
         "lora_plus_ratio: 16\nlora: null",
         "run.yaml:14: training: lora_plus_ratio is for adapters, but lora: null trains all weights; leave it out",
     ),
+    "a profile of steps that are never reached": (
+        "learning_rate: 1e-3",
+        "profile: {first_step: 4, steps: 2}",
+        "run.yaml:14: training: profile: step 5 is beyond the last step 4; lower first_step or steps",
+    ),
     "validation on nothing": (
         "",
         "validation: {every: 5}",

@@ -172,7 +172,7 @@ STRIDE = "prompts_per_iteration: 8\niteration_stride: 8\n"
     ("old", "new", "more", "told"),
     [
         ("until_step: 5", "until_step: 5\n    epochs: 1", "", "stages.1: give exactly one of `until_step`"),
-        ("until_step: 5", "epochs: 1", "adaptive: {}\n", "stages: with adaptive sampling .* give until_step"),
+        ("until_step: 5", "epochs: 1", "adaptive: {pools: {}}\n", "stages: with adaptive sampling .* give until_step"),
         # Known with the data: 8 rows of sums are one generation, and the stage after it ends before the next one.
         ("until_step: 2", "epochs: 1", STRIDE, "stage '.*main.*' has no iteration divisible by 8"),
     ],

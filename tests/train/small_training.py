@@ -19,8 +19,8 @@ from posttrain.runs.resume import ResumePoint, RunCounters
 from posttrain.train.loop import Loop
 from posttrain.train.parallel import connect
 from posttrain.train.recipe import Evaluation, Measure, Recipe, StepResult, UnavailableError
+from posttrain.train.record.step_log import StepLog
 from posttrain.train.state import TrainState
-from posttrain.train.step_log import StepLog
 from posttrain.train.watchdogs import Watch
 
 if TYPE_CHECKING:

@@ -20,9 +20,10 @@ from posttrain.train.optim.schedules import learning_rate
 from posttrain.train.optim.update import update
 from posttrain.train.parallel import any_rank, gathered, summed
 from posttrain.train.recipe import Evaluation, Recipe, StepResult, UnavailableError
+from posttrain.train.record.profile import profiled
+from posttrain.train.record.step_log import StepLog
 from posttrain.train.signals import StopRequest, stop_on_signals
 from posttrain.train.state import TrainState, seed_step
-from posttrain.train.step_log import StepLog
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,12 @@ class Loop:
                     self._save(is_best=True)
                 if self._has_converged():  # and was killed before it recorded the end
                     return
-                for step in range(first, recipe.max_steps):
-                    self._record(self._step(step))
-                    if self._after_step(step + 1, stop):
-                        return
+                with profiled(self.training.profile, self.run, first) as step_is_done:
+                    for step in range(first, recipe.max_steps):
+                        self._record(self._step(step))
+                        step_is_done()
+                        if self._after_step(step + 1, stop):
+                            return
             except UnavailableError as error:
                 self._save_and_give_up(first, error, stop)
 

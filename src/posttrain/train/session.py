@@ -145,8 +145,8 @@ class Session:
                 unreachable.
         """
         from posttrain.train.loop import Loop
+        from posttrain.train.record.step_log import StepLog
         from posttrain.train.state import TrainState
-        from posttrain.train.step_log import StepLog
         from posttrain.train.trackers.run_trackers import RunTrackers, last_logged
         from posttrain.train.trackers.tracker import TrackedRun
 

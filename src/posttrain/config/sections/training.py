@@ -29,6 +29,26 @@ class EMAConfig(StrictModel):
     the checkpoints."""
 
 
+class ProfileConfig(StrictModel):
+    """Which optimizer steps torch's profiler records."""
+
+    first_step: int = Field(default=3, ge=1)
+    """First step to record, counted from 1; the first two are slower than the rest."""
+
+    steps: int = Field(default=2, ge=1, le=100)
+    """How many steps to record."""
+
+    @property
+    def last_step(self) -> int:
+        """The last step to record."""
+        return self.first_step + self.steps - 1
+
+    @property
+    def file_name(self) -> str:
+        """The trace's file in the run directory."""
+        return f"profile-steps-{self.first_step}-{self.last_step}.json.gz"
+
+
 class TrainingConfig(StrictModel):
     """One optimizer step trains on `rows_per_step` rows, however many devices share the work."""
 
@@ -102,6 +122,9 @@ class TrainingConfig(StrictModel):
     liger_kernel: bool = False
     """Use Liger's Triton kernels for the model's norms, rotary embedding and activation (CUDA, `backend: hf`, and `pip
     install liger-kernel`); they round differently."""
+
+    profile: ProfileConfig | None = None
+    """Record some steps with torch's profiler, in a trace file in the run directory; none by default."""
 
     @model_validator(mode="after")
     def _step_divides(self) -> "TrainingConfig":
@@ -187,13 +210,17 @@ def require_lora_plus_fits(training: TrainingConfig, lora: LoraConfig | None, mo
 
 
 def require_schedule_fits(training: TrainingConfig, steps: int) -> None:
-    """Raise ConfigError if a run of `steps` steps would never reach the peak learning rate."""
+    """Raise ConfigError if a run of `steps` steps would never reach the peak learning rate or a step to profile."""
     warmup = training.warmup(steps)
     if warmup >= steps:
         given = f"warmup_ratio {training.warmup_ratio}, {warmup} steps," if training.warmup_ratio else ""
         raise ConfigError(
             f"{given or f'warmup_steps {warmup}'} leaves no step of the {steps} to train at the full learning "
             "rate; lower it"
+        )
+    if training.profile is not None and training.profile.last_step > steps:
+        raise ConfigError(
+            f"profile: step {training.profile.last_step} is beyond the last step {steps}; lower first_step or steps"
         )
     if training.schedule_options.kind == "warmup_stable_decay" and warmup + training.decay(steps) > steps:
         raise ConfigError(
