@@ -15,12 +15,27 @@ SCRIPT = Path(__file__).parents[2] / "checks" / "walks.py"
 @pytest.mark.parametrize(
     ("name", "before", "in_a_step"),
     [
-        ("sft", ["sft/data", "data/sources", "conversation/chatml"], ["train/loop", "sft/recipe", "train/optim"]),
-        ("dpo", ["dpo/data", "dpo/preferences"], ["train/loop", "dpo/recipe", "dpo/losses/logistic", "train/optim"]),
+        (
+            "sft",
+            ["sft/data", "data/sources", "conversation/chatml"],
+            ["train/loop", "sft/recipe", "train/optim/update"],
+        ),
+        (
+            "dpo",
+            ["dpo/data", "dpo/preferences"],
+            ["train/loop", "dpo/recipe", "dpo/losses/logistic", "train/optim/update"],
+        ),
         (
             "rl",
             [],
-            ["train/loop", "rl/recipe", "dataserver/service", "dataserver/grading/worker", "rl/losses", "train/optim"],
+            [
+                "train/loop",
+                "rl/recipe",
+                "dataserver/service",
+                "dataserver/grading/worker",
+                "rl/losses",
+                "train/optim/update",
+            ],
         ),
         ("config", ["config/load", "config/yaml_source", "sft/config"], []),
     ],

@@ -34,6 +34,22 @@ def test_the_plan_tells_stages_rows_model_and_step(folder: Path):
     assert plan.endswith("\nnothing was trained (--dry-run)\n")
 
 
+def test_stages_in_epochs_are_told_in_steps_and_trained_that_long(folder: Path):
+    epochs = (
+        "--set",
+        "stages.0={name: warm-up, epochs: 1, mix: {sums: 1}}",
+        "--set",
+        "stages.1={name: main, epochs: 0.5}",
+    )
+    plan = shown("--dry-run", *epochs)
+    # 8 rows each: 8 of sums are 2 steps of 4, and half of 16 are 2 more.
+    assert "stage 'warm-up': 1 epochs of 8 rows are steps 1 to 2\n" in plan
+    assert "stage 'main': 0.5 epochs of 16 rows are steps 3 to 4\n" in plan
+    assert "4, learning rate 0.001 cosine" in plan
+    assert "stage 'main': 0.5 epochs of 16 rows are steps 3 to 4\n" in shown(*epochs)
+    assert (folder / "runs" / "run" / "checkpoint-4").is_dir()
+
+
 def test_a_name_in_square_brackets_is_shown_as_it_is(folder: Path):
     assert "[/main]" in shown("--dry-run", "--set", 'stages.1.name="[/main]"')
 

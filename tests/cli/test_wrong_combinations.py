@@ -12,6 +12,11 @@ WRONG_TOGETHER = {
         "run.yaml:7: stages: stage 'main': until_step is 2, but the stage begins at 2; until_step counts from the "
         "start of the run, so raise it to 3 or more",
     ),
+    "a stage that ends in two ways": (
+        "until_step: 4",
+        "until_step: 4\n    epochs: 1",
+        "run.yaml:11: stages.1: give exactly one of `until_step` (a step) and `epochs` (passes over the data)",
+    ),
     "two stages of one name": (
         "name: main",
         "name: warm-up",
@@ -46,7 +51,66 @@ WRONG_TOGETHER = {
     "a lowest learning rate without a cosine": (
         "learning_rate: 1e-3",
         "schedule: linear\n  min_learning_rate_ratio: 0.1",
-        "run.yaml:14: training: min_learning_rate_ratio is for schedule: cosine; leave it out",
+        "run.yaml:14: training: min_learning_rate_ratio is for schedule: cosine, polynomial, warmup_stable_decay; "
+        "leave it out",
+    ),
+    "two lengths of one warm-up": (
+        "learning_rate: 1e-3",
+        "warmup_steps: 1\n  warmup_ratio: 0.1",
+        "run.yaml:14: training: give either warmup_steps or warmup_ratio (a share of all steps), not both",
+    ),
+    "a share to warm up that is the whole run": (
+        "learning_rate: 1e-3",
+        "warmup_ratio: 0.8",
+        "run.yaml:14: training: warmup_ratio 0.8, 4 steps, leaves no step of the 4 to train at the full learning rate; "
+        "lower it",
+    ),
+    "the option of another schedule": (
+        "learning_rate: 1e-3",
+        "schedule: {kind: linear, power: 2}",
+        "run.yaml:17: training.schedule: power is for kind: polynomial; leave it out",
+    ),
+    "a decay that begins in the warm-up": (
+        "learning_rate: 1e-3",
+        "schedule: {kind: warmup_stable_decay, decay_ratio: 0.7}\n  warmup_steps: 2",
+        "run.yaml:14: training: a warm-up of 2 steps and a decay over 3 (schedule.decay_ratio) are more than the 4 to "
+        "train; lower one of them",
+    ),
+    "a momentum that is not read": (
+        "learning_rate: 1e-3",
+        "momentum: 0.9",
+        "run.yaml:14: training: momentum: optimizer: adamw has none; leave it out",
+    ),
+    "a setting beside one's own optimizer": (
+        "learning_rate: 1e-3",
+        "weight_decay: 0.1\n  optimizer: {class: torch.optim.Adagrad}",
+        "run.yaml:14: training: weight_decay: your own optimizer reads only optimizer.arguments; leave it out",
+    ),
+    "a learning rate among the arguments": (
+        "learning_rate: 1e-3",
+        "optimizer: {class: torch.optim.Adagrad, arguments: {lr: 0.1}}",
+        "run.yaml:17: training.optimizer.arguments: lr is training.learning_rate; leave it out here",
+    ),
+    "a schedule for an optimizer that needs none": (
+        "learning_rate: 1e-3",
+        "optimizer: schedule_free_adamw",
+        "run.yaml:14: training: optimizer: schedule_free_adamw averages the weights instead of lowering the learning "
+        "rate; set schedule: constant",
+    ),
+    "two averages": (
+        "learning_rate: 1e-3",
+        "optimizer: schedule_free_sgd\n  schedule: constant\n  ema: {}",
+        "run.yaml:14: training: ema: optimizer: schedule_free_sgd averages the weights itself; leave ema out",
+    ),
+    "a rate for the matrices of an adapter that is not there": (
+        "learning_rate: 1e-3",
+        "lora_plus_ratio: 16\nlora: null",
+        "run.yaml:14: training: lora_plus_ratio is for adapters, but lora: null trains all weights; leave it out",
+    ),
+    "a profile of steps that are never reached": (
+        "learning_rate: 1e-3",
+        "profile: {first_step: 4, steps: 2}",
+        "run.yaml:14: training: profile: step 5 is beyond the last step 4; lower first_step or steps",
     ),
     "validation on nothing": (
         "",

@@ -145,3 +145,42 @@ def test_a_dry_run_starts_nothing(folder: Path) -> None:
     assert [event for event in events if "/cache" not in event] == []
     # No journal or any other file was created.
     assert contents(folder) == before
+
+
+def test_an_epoch_asks_each_prompt_once_and_is_told_in_iterations(folder: Path):
+    written = (folder / "run.yaml").read_text()
+    epochs = "stages:\n  - {name: all, epochs: 1}\n  - {name: more, epochs: 0.5, mix: {sums: 1}}\n"
+    sizes = "prompts_per_iteration: 4\niteration_stride: 2\non_bad_record: skip\n"
+    (folder / "run.yaml").write_text(written[: written.index("stages:")] + epochs + sizes)
+    told: list[str] = []
+    loaded = Loaded.read(load_config(folder / "run.yaml", DataserverConfig), told.append)
+    # 8 rows of sums and 8 of words, without its 2 held-out ones, are 4 generations for two steps each; 4 of sums are 1.
+    assert [stage.until_iteration for stage in loaded.meta.stages] == [8, 10] and loaded.meta.total_iterations == 10
+    asked = [(slot.dataset, slot.index) for step in (0, 2, 4, 6) for slot in loaded.sampler.slots(step, 0, 4, "train")]
+    rows = [(name, int(row)) for name, side in loaded.sides.items() for row in side.train]
+    assert sorted(asked) == sorted(rows)
+    assert told[-2:] == [
+        "stage 'all': 1 epochs of 16 rows are steps 1 to 8",
+        "stage 'more': 0.5 epochs of 8 rows are steps 9 to 10",
+    ]
+
+
+STRIDE = "prompts_per_iteration: 8\niteration_stride: 8\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "more", "told"),
+    [
+        ("until_step: 5", "until_step: 5\n    epochs: 1", "", "stages.1: give exactly one of `until_step`"),
+        ("until_step: 5", "epochs: 1", "adaptive: {pools: {}}\n", "stages: with adaptive sampling .* give until_step"),
+        # Known with the data: 8 rows of sums are one generation, and the stage after it ends before the next one.
+        ("until_step: 2", "epochs: 1", STRIDE, "stage '.*main.*' has no iteration divisible by 8"),
+    ],
+    ids=range(3),
+)
+def test_epochs_that_make_no_sense_are_refused(folder: Path, old: str, new: str, more: str, told: str):
+    written = (folder / "run.yaml").read_text()
+    (folder / "run.yaml").write_text(written.replace(old, new) + more)
+    result = CliRunner().invoke(main, ["run.yaml", "--dry-run"], env={"COLUMNS": "160"})
+    assert result.exit_code == 2
+    assert re.search(told, result.stderr)

@@ -51,7 +51,7 @@ def test_sft_with_other_columns_and_a_bad_record(folder: Path, tiny_model: Path)
     assert config.on_bad_record == "skip"
     assert config.run.name == 'a "b"'
     # 119 usable rows without 6 held-out ones, three times, 16 in a step: 339 / 16.
-    assert config.max_steps == 22
+    assert config.stages[-1].until_step == 22
     assert "119 usable, 1 not" in result.output
     assert sorted(path.name for path in folder.iterdir()) == ['a "b".yaml', "rows.jsonl"]
     assert [line for line in result.output.splitlines() if line.startswith("  toolkit-")] == [

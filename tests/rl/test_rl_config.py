@@ -51,6 +51,10 @@ HELD_OUT = [DatasetMeta(name="a", rows=10, validation_rows=0, digest="")]
             {"algorithm": "dapo", "rollout": {"stop": ["\n"]}},
             r"rollout: stop: mask_truncated_completions \(of dapo, or in objective\) would also mask",
         ),
+        (
+            {"rollout": {"engine": "vllm"}, "training": {"ema": {}}},
+            r"training: an average of the weights is exported, but .* set rollout\.engine: hf",
+        ),
         ({"evaluation": None, "run": {"export": "best"}}, r"run: export: best needs an evaluation section"),
         (
             {"evaluation": {"temperature": 0.0}},
@@ -187,7 +191,7 @@ def test_a_step_that_does_not_divide_over_the_processes_is_refused(
             {},
             r"training\.max_steps: 9 is beyond the dataserver's last stage, which ends at 8; .*beyond_last_stage",
         ),
-        ({"training": {"warmup_steps": 8}}, {}, r"training\.warmup_steps: 8 leaves no step of the 8 to train"),
+        ({"training": {"warmup_steps": 8}}, {}, r"training: warmup_steps 8 leaves no step of the 8 to train"),
         ({}, {"datasets": HELD_OUT}, r"evaluation: the dataserver holds out no rows; set validation_fraction"),
         ({"evaluation": {"prompts": 11}}, {}, r"evaluation\.prompts: 11 is more than the 10 rows that"),
     ],

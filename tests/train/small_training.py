@@ -19,8 +19,8 @@ from posttrain.runs.resume import ResumePoint, RunCounters
 from posttrain.train.loop import Loop
 from posttrain.train.parallel import connect
 from posttrain.train.recipe import Evaluation, Measure, Recipe, StepResult, UnavailableError
+from posttrain.train.record.step_log import StepLog
 from posttrain.train.state import TrainState
-from posttrain.train.step_log import StepLog
 from posttrain.train.watchdogs import Watch
 
 if TYPE_CHECKING:
@@ -91,13 +91,20 @@ class Trained:
     run: RunDirectory
     state: TrainState
     recipe: TokenRecipe
+    training: TrainingConfig
 
     @property
     def saved(self) -> list[int]:
         return sorted(int(path.name.removeprefix("checkpoint-")) for path in self.run.path.glob("checkpoint-*"))
 
 
-def make(folder: Path, model: Path, recipe: TokenRecipe, point: ResumePoint | None = None) -> Trained:
+def make(
+    folder: Path,
+    model: Path,
+    recipe: TokenRecipe,
+    point: ResumePoint | None = None,
+    training: TrainingConfig | None = None,
+) -> Trained:
     """Full fine-tuning that is about to start, at `point` or from the beginning."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -111,8 +118,9 @@ def make(folder: Path, model: Path, recipe: TokenRecipe, point: ResumePoint | No
     run = RunDirectory(folder)
     folder.mkdir(parents=True, exist_ok=True)
     accelerator: Accelerator = connect()
-    state = TrainState.build(accelerator, loaded, settings(), point or ResumePoint(None, RunCounters()))
-    return Trained(run, state, recipe)
+    training = training or settings()
+    state = TrainState.build(accelerator, loaded, training, point or ResumePoint(None, RunCounters()))
+    return Trained(run, state, recipe, training)
 
 
 def settings() -> TrainingConfig:
@@ -128,5 +136,5 @@ def train(
     evaluations = (
         [] if validation is None else [Evaluation(validation, trained.recipe.measure, trained.recipe.evaluate)]
     )
-    Loop(trained.recipe, trained.state, trained.run, log, settings(), run, evaluations).train()
+    Loop(trained.recipe, trained.state, trained.run, log, trained.training, run, evaluations).train()
     return trained

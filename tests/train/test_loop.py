@@ -39,7 +39,7 @@ def test_the_gradient_of_a_step_is_that_of_all_its_micro_batches(tmp_path, tiny_
     loss.backward()
     weights = [each for each in trained.state.model.parameters() if each.requires_grad]
     norm = torch.nn.utils.get_total_norm([each.grad for each in weights])
-    trained.state.optimizer.zero_grad()
+    trained.state.optimizers[0].zero_grad()
     (row,) = read_metrics(train(trained).run.metrics)
     assert row["loss"] == pytest.approx(loss.item(), rel=1e-6)
     assert row["grad_norm"] == pytest.approx(norm.item(), rel=1e-5)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from posttrain.base.cache import file_digest
+from posttrain.data.curriculum.stages import epochs_in_steps
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.data.dataset_rows import Rows, json_digest
 from posttrain.dataserver.data.loading import Report, load_datasets
@@ -51,6 +52,10 @@ class Loaded:
         """
         datasets = load_datasets(config, report)
         sides = split_rows(config, datasets)
+        sizes = {name: len(side.train) for name, side in sides.items()}
+        given, config = config.stages, config.with_ends(sizes)
+        for line in epochs_in_steps(given, [stage.end for stage in config.stages], sizes):
+            report(line)
         graders = graders_in_use(config)
         for name, grader in graders.items():
             if notice := grader.notice():
@@ -143,7 +148,8 @@ def describe(
 
 def _stage(config: DataserverConfig, index: int) -> StageMeta:
     stage = config.stages[index]
-    drawn = [name for name, weight in stage.mix.items() if weight]
+    mix = stage.mix or {}  # every stage has one by now
+    drawn = [name for name, weight in mix.items() if weight]
     if config.adaptive is not None and config.adaptive.easy is not None:
         drawn.append(config.adaptive.easy.dataset)
     plans = {name: stage_plan(config, index, name) for name in drawn}
@@ -151,12 +157,12 @@ def _stage(config: DataserverConfig, index: int) -> StageMeta:
         name: {task: stage_plan(config, index, name, task) for task in config.datasets[name].grading_by_task}
         for name in drawn
     }
-    whole = sum(stage.mix.values())
+    whole = sum(mix.values())
     return StageMeta(
         name=stage.name,
-        from_iteration=config.stages[index - 1].until_step if index else 0,
-        until_iteration=stage.until_step,
-        mix={name: weight / whole for name, weight in stage.mix.items()},
+        from_iteration=config.stages[index - 1].end if index else 0,
+        until_iteration=stage.end,
+        mix={name: weight / whole for name, weight in mix.items()},
         graders={name: dict(plan.weights) for name, plan in plans.items()},
         gates={name: list(plan.gates) for name, plan in plans.items()},
         tasks={

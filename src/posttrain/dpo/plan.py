@@ -23,6 +23,7 @@ from posttrain.train.plan import (
     micro_batches_of,
     rows_left_to_train,
     sampled_steps,
+    show_epochs,
     show_estimate,
     show_resume_point,
     stage_table,
@@ -49,6 +50,7 @@ def show_plan(config: DPOConfig, name: str, *, resume: bool = False, overwrite: 
     curriculum = _counted_curriculum(config) if data is None else data.curriculum
     steps = config.steps_of(curriculum)
     console.print(stage_table(curriculum, steps), soft_wrap=False)
+    show_epochs(config.stages, curriculum)
     console.print(f"run directory   {run.path}")
     console.print(
         f"model           {config.model.name} ({location.kind}), {trained_weights(config.model, config.lora)}"

@@ -10,7 +10,6 @@ from rich.table import Table
 from posttrain.base.console import console, new_table
 from posttrain.base.processes import is_main_process
 from posttrain.config.sections.training import accumulation_steps
-from posttrain.data.curriculum.curriculum import Curriculum
 from posttrain.data.ledger import ledger_table
 from posttrain.dpo.config.dpo import DPOConfig, SeparateReference
 from posttrain.dpo.data import PreferenceData, prepare_data
@@ -24,7 +23,8 @@ from posttrain.runs.resume import find_resume_point
 from posttrain.train.identity import require_same_weights, with_tasks
 from posttrain.train.identity import run_identity as identity_of
 from posttrain.train.parallel import connect, require_unsharded
-from posttrain.train.session import Session, require_kernels
+from posttrain.train.plan import show_epochs
+from posttrain.train.session import Session, require_kernels, steps_on
 from posttrain.train.watchdogs import training_watchdogs
 
 # Readable names of the measures.
@@ -88,6 +88,7 @@ def open_session(config: DPOConfig, run: RunDirectory) -> tuple[Session, Prefere
     require_same_tokens(config, tokenizer)
     data = prepare_data(config, tokenizer, console.print)
     console.print(ledger_table(data.ledgers), soft_wrap=False)
+    show_epochs(config.stages, data.curriculum)
     tasks = TrainingTasks.read(config)
     session = Session(
         command="toolkit-dpo",
@@ -99,7 +100,7 @@ def open_session(config: DPOConfig, run: RunDirectory) -> tuple[Session, Prefere
         longest=config.chat.max_length,
         evaluations=config.validation,
         watchdogs=training_watchdogs(_NOTHING_LEFT),
-        steps_of=partial(_steps_of, curriculum=data.curriculum),
+        steps_of=partial(steps_on, data.curriculum),
         ledgers=data.ledgers,
         tasks=tasks,
     )
@@ -125,12 +126,6 @@ def run_identity(config: DPOConfig, data: PreferenceData, tokenizer: Any) -> dic
     held_out = data.validation.digest if data.validation is not None else None
     sections = ("model", "lora", "chat", "method", "reference", "validation")
     return identity_of(config, sections, tokenizer, digests, held_out)
-
-
-def _steps_of(config: DPOConfig, *, curriculum: Curriculum) -> int:
-    """The step at which another config's training ends; `curriculum` is the current run's, on the same data."""
-    stages = config.curriculum_stages(curriculum.sizes)
-    return config.steps_of(Curriculum(stages, curriculum.sizes, curriculum.rows_per_step, curriculum.seed))
 
 
 def finish(run: RunDirectory, config: DPOConfig, max_steps: int) -> dict[str, Any]:

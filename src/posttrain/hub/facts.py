@@ -69,7 +69,8 @@ class RunFacts:
         """Name, end and mix of each stage of the curriculum."""
         for stage in self.config.get("stages") or ():
             end = f"step {stage['until_step']}" if stage.get("until_step") else f"{stage.get('epochs')} epochs"
-            yield stage["name"], end, ", ".join(f"{name} × {weight:g}" for name, weight in stage["mix"].items())
+            mix = ", ".join(f"{name} × {weight:g}" for name, weight in (stage["mix"] or {}).items())
+            yield stage["name"], end, mix or "every row of all data sets"
 
     @property
     def settings(self) -> Iterator[tuple[str, str]]:
@@ -80,8 +81,8 @@ class RunFacts:
             if total := sum(row.get(name, 0) for row in self.rows if "loss" in row):
                 yield name.replace("_", " "), f"{total:,}"
         yield "rows per step", str(training["rows_per_step"])
-        yield "learning rate", f"{training['learning_rate']:g}, {training['schedule']}"
-        yield "optimizer", training["optimizer"]
+        yield "learning rate", f"{training['learning_rate']:g}, {_name(training['schedule'], 'kind')}"
+        yield "optimizer", _name(training["optimizer"], "class")
         yield "seed", str(training["seed"])
         if self.config["model"].get("adapter"):
             yield "trained weights", "an earlier adapter, continued"
@@ -142,3 +143,8 @@ def _recorded(checkpoint: Checkpoint) -> Mapping[str, Mapping[str, Any]]:
     """Size and digest of each file of the model."""
     files = read_state(checkpoint.path)["files"]
     return {name: files[name] for name in model_files(checkpoint.path) if name in files}
+
+
+def _name(choice: Any, key: str) -> str:
+    """A setting that is a name, or a section whose `key` is one."""
+    return choice if isinstance(choice, str) else choice[key]

@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
 from transformers.pytorch_utils import Conv1D
 
+from posttrain.config.sections.optimizers import OPTIMIZERS, OwnOptimizer
 from posttrain.errors import ModelError
 from posttrain.models.backend import compute_dtype, training_device
 from posttrain.models.hf import HfBackend, keep_trained_weights_in_float32, model_files
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from posttrain.config.sections.training import TrainingConfig
 
 _MAPS = (nn.Linear, Conv1D)
-_STATES = {"adamw": 8, "adamw_8bit": 2, "sgd": 0}
-"""Bytes of optimizer states per trained weight."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +150,10 @@ def read_shape(trained: TrainedModel) -> ModelShape:
     """Count the weights of a model.
 
     Raises:
-        ModelError: not every token is multiplied by every weight, or the model's matrices are not linear layers.
+        ModelError: not every token is multiplied by every weight, the model's matrices are not linear layers, or the
+            size of the optimizer's states is unknown.
     """
+    states = _state_bytes(trained.training)
     model = trained.build("meta")
     for name, parameter in model.named_parameters():
         if parameter.ndim > 2 or ".experts." in name:
@@ -172,10 +173,18 @@ def read_shape(trained: TrainedModel) -> ModelShape:
         vocabulary=config.vocab_size,
         everything=everything,
         weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()),
-        state_bytes=everything.trained * _STATES[training.optimizer],
+        state_bytes=everything.trained * states,
         checkpointing=training.gradient_checkpointing,
         compiled=should_compile(wanted, model, training_device(), trained.rows),
     )
+
+
+def _state_bytes(training: "TrainingConfig") -> int:
+    """Bytes of the optimizer's states and the average per trained weight."""
+    if isinstance(training.optimizer, OwnOptimizer):
+        raise ModelError("the size of the states of your own optimizer is unknown")
+    momentum = 4 if training.optimizer == "sgd" and training.momentum else 0
+    return OPTIMIZERS[training.optimizer].state_bytes + momentum + (4 if training.ema else 0)
 
 
 def _is_used(name: str) -> bool:

@@ -99,7 +99,7 @@ def _of_conversations(path: Path, request: Request, config: SFTConfig) -> Previe
             rows[name] = TextRows(name, source, tokenizer, dataset)
         else:
             rows[name] = ConversationRows(name, source, config.chat, tokenizer, dataset)
-    return _of_curriculum(path, request, rows, data.curriculum, config.max_steps, data.ledgers)
+    return _of_curriculum(path, request, rows, data.curriculum, data.max_steps, data.ledgers)
 
 
 def _of_pairs(path: Path, request: Request, config: DPOConfig) -> Preview:

@@ -8,7 +8,8 @@ from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.generation import GenerationConfig, SamplingConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig, require_lora_fits
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
-from posttrain.config.sections.training import TrainingConfig
+from posttrain.config.sections.schedules import ScheduleConfig, ScheduleName
+from posttrain.config.sections.training import TrainingConfig, require_lora_plus_fits
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import VariableName
 from posttrain.rl.presets import Algorithm, ObjectiveConfig, resolve_objective
@@ -106,8 +107,9 @@ class RLTrainingConfig(TrainingConfig):
     learning_rate: float = Field(default=2e-5, gt=0)
     """Peak learning rate."""
 
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate falls after the warm-up; `constant` keeps it."""
+    schedule: ScheduleName | ScheduleConfig = "constant"
+    """How the learning rate falls after the warm-up: a name, or a section with `kind` and options; `constant` keeps it,
+    `warmup_stable_decay` keeps it until the last tenth of the run."""
 
 
 class RLConfig(StrictModel):
@@ -235,7 +237,27 @@ class RLConfig(StrictModel):
             rollout.traits.require_temperature(evaluation.temperature)
         return evaluation
 
+    @field_validator("training")
+    @classmethod
+    def _training_fits(cls, training: RLTrainingConfig, info: ValidationInfo) -> RLTrainingConfig:
+        if "lora" in info.data:
+            require_lora_plus_fits(training, info.data["lora"], info.data.get("model"))
+        if training.exports_average and info.data.get("evaluation") and "rollout" in info.data:
+            require_engine_without_weights(info.data["rollout"])
+        return training
+
     @field_validator("run")
     @classmethod
     def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
         return require_best_is_measured(run, info, "evaluation")
+
+
+def require_engine_without_weights(rollout: RolloutConfig) -> None:
+    """Raise ValueError if the engine has weights of its own: it gets those in training, and cannot evaluate an
+    average."""
+    if rollout.is_apart or rollout.traits.has_weights:
+        raise ValueError(
+            "an average of the weights is exported, but this rollout engine gets the weights in training, so the "
+            "evaluation would be of others; set rollout.engine: hf and rollout.placement: process, or ema.export: "
+            "live, or leave evaluation out"
+        )

@@ -22,6 +22,7 @@ from posttrain.rl.rollout.filters.catalogue import check_user_filters
 from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
 from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.runs.finish import finished_result
+from posttrain.train.optim.schedules import schedule_in_words
 from posttrain.train.plan import show_estimate
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _missing_for(section: DataserverSection) -> str | None:
 
 
 def _run_lines(config: RLConfig, meta: Meta, max_steps: int) -> list[str]:
-    training, evaluation = config.training, config.evaluation
+    evaluation = config.evaluation
     held_out = sum(dataset.validation_rows for dataset in meta.datasets)
     evaluated = f"{held_out} held-out prompts are unused: the config has no evaluation section"
     if evaluation is not None:
@@ -170,8 +171,7 @@ def _run_lines(config: RLConfig, meta: Meta, max_steps: int) -> list[str]:
         )
     rows = ", ".join(_rows_of(dataset) for dataset in meta.datasets)
     return [
-        f"steps           {max_steps}, learning rate {training.learning_rate:g} {training.schedule} after "
-        f"{training.warmup_steps} warm-up steps",
+        f"steps           {schedule_in_words(config.training, max_steps)}",
         f"rows            {rows}{'; adaptive sampling' * meta.adaptive} (config_id {meta.config_id})",
         f"evaluation      {evaluated}",
     ]

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from posttrain.config.sections.training import TrainingConfig, accumulation_steps
+from posttrain.config.sections.training import accumulation_steps, require_schedule_fits
 from posttrain.dataserver.schemas import Meta, StageMeta
 from posttrain.errors import ConfigError
 from posttrain.rl.config import EvaluationConfig, RLConfig
@@ -184,7 +184,10 @@ def require_fit(config: RLConfig, schedule: RolloutSchedule, meta: Meta) -> int:
     _require_rollouts_fit(config, meta)
     max_steps = config.training.max_steps or meta.total_iterations
     require_within_curriculum(max_steps, meta.total_iterations, beyond_last_stage=config.dataserver.beyond_last_stage)
-    _require_warmup_fits(config.training, max_steps)
+    try:
+        require_schedule_fits(config.training, max_steps)
+    except ConfigError as error:
+        raise ConfigError(f"training: {error}") from None
     if config.evaluation is not None:
         held_out_count(meta, config.evaluation)
     return max_steps
@@ -253,14 +256,6 @@ def _require_optimizer_steps(config: RLConfig, meta: Meta) -> None:
             f"rollout.steps_per_generation: {rollout.steps_per_generation} counts optimizer steps, but the "
             f"dataserver's prompts_per_iteration {meta.prompts_per_iteration} fits {rollout.steps_per_generation} "
             f"micro-batches; set it to {steps}"
-        )
-
-
-def _require_warmup_fits(training: TrainingConfig, max_steps: int) -> None:
-    if training.warmup_steps >= max_steps:
-        raise ConfigError(
-            f"training.warmup_steps: {training.warmup_steps} leaves no step of the {max_steps} to train at the full "
-            "learning rate; lower it"
         )
 
 

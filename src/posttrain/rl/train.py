@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from posttrain.base.extras import require_extra
 from posttrain.base.processes import is_main_process, process_count
+from posttrain.config.sections.optimizers import OwnOptimizer
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.data.preparation import tokenizer_digest
 from posttrain.dataserver.schemas import Meta
+from posttrain.errors import ConfigError
 from posttrain.hub.pushes import Pushes, pushing
 from posttrain.models.backend import LoadedModel
 from posttrain.models.load import choose_backend
 from posttrain.rl.client.connection import Connection, connected, write_record
-from posttrain.rl.config import RLConfig
+from posttrain.rl.config import RLConfig, require_engine_without_weights
 from posttrain.rl.objective import check_user_functions, digests
 from posttrain.rl.presets import resolve_objective
 from posttrain.rl.rollout.engines.config import check_own_engine, engine_digest, servers_identity
@@ -32,6 +34,7 @@ from posttrain.runs.manifest import add_to_manifest
 from posttrain.runs.metrics import keep_until
 from posttrain.runs.resume import ResumePoint, resume_point
 from posttrain.train.identity import fixed_training, known_weights
+from posttrain.train.optim.optimizer import averages_weights, require_class
 from posttrain.train.parallel import connect, require_unsharded
 from posttrain.train.session import Session, require_kernels
 
@@ -86,6 +89,16 @@ def train(
         return _train_connected(config, schedule, run, recording, pushes, resume=resume)
 
 
+def _require_average_evaluated(config: RLConfig) -> None:
+    """What the config's own check cannot know: whether the user's optimizer averages the weights."""
+    own = isinstance(config.training.optimizer, OwnOptimizer)
+    if own and config.evaluation is not None and averages_weights(require_class(config.training)):
+        try:
+            require_engine_without_weights(config.rollout)
+        except ValueError as error:
+            raise ConfigError(f"training.optimizer: {error}") from None
+
+
 def needs_engine(config: RLConfig, recording: Recording | None) -> bool:
     """Whether a rollout engine is opened: to train on new rollouts, or to evaluate."""
     return recording is None or config.evaluation is not None
@@ -107,6 +120,7 @@ def _train_connected(
         if done is not None:
             return done
     require_kernels(config.training, choose_backend(config.model).name)
+    _require_average_evaluated(config)
     check_user_functions(resolve_objective(config.algorithm, config.objective))
     check_user_filters(config.rollout.filters)
     check_own_engine(config.rollout.engine)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from posttrain.base.text import as_shown, on_one_line
 from posttrain.config.sections.datasets import PathConfig
+from posttrain.config.sections.optimizers import OPTIMIZERS, OwnOptimizer
 from posttrain.config.sections.run import RunConfig, require_run_name
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.data.readers.data_files import find_files
@@ -44,10 +45,13 @@ def require_room_for_run(run: RunConfig) -> None:
 
 def require_optimizer(training: TrainingConfig) -> None:
     """Raise ConfigError where the optimizer's package is not installed."""
-    if training.optimizer == "adamw_8bit" and find_spec("bitsandbytes") is None:
+    if isinstance(training.optimizer, OwnOptimizer):
+        return
+    package = OPTIMIZERS[training.optimizer].package
+    if package != "torch" and find_spec(package) is None:
+        needed = package + " and a CUDA device" * (package == "bitsandbytes")
         raise ConfigError(
-            "training.optimizer: adamw_8bit needs bitsandbytes and a CUDA device: pip install bitsandbytes, or set it "
-            "to adamw"
+            f"training.optimizer: {training.optimizer} needs {needed}: pip install {package}, or set it to adamw"
         )
 
 

@@ -14,10 +14,11 @@ from posttrain.config.sections.evaluation import GradedEvaluationConfig
 from posttrain.config.sections.generation import GenerationConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig, require_lora_fits
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
-from posttrain.config.sections.training import TrainingConfig, require_steps_fit
+from posttrain.config.sections.training import TrainingConfig, require_lora_plus_fits, require_steps_fit
 from posttrain.config.strict import StrictModel
 from posttrain.config.values import OneLine
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
+from posttrain.data.curriculum.stages import check_stages, resolved_stages
 
 
 class SFTConfig(StrictModel):
@@ -57,14 +58,13 @@ class SFTConfig(StrictModel):
     generation: GenerationConfig = GenerationConfig()
     """How toolkit-predict answers with the trained model; training does not use it."""
 
-    @property
-    def max_steps(self) -> int:
-        """The optimizer step at which training ends."""
-        return self.training.max_steps or self.stages[-1].until_step
+    def curriculum_stages(self, sizes: dict[str, int]) -> list[Stage]:
+        """The curriculum's form of the stages; `sizes` are the numbers of training rows of all data sets."""
+        return resolved_stages(self.stages, sizes, self.training.rows_per_step)
 
-    def curriculum_stages(self) -> list[Stage]:
-        """The stages as the curriculum takes them."""
-        return _as_curriculum_stages(self.stages)
+    def steps_of(self, curriculum: Curriculum) -> int:
+        """The optimizer step at which training ends; ConfigError if the schedule does not fit it."""
+        return require_steps_fit(self.training, curriculum.total_steps)
 
     def data_sources(self) -> dict[str, AnyTrainingData]:
         """All data sources, by their keys in the config."""
@@ -87,17 +87,16 @@ class SFTConfig(StrictModel):
         datasets: dict[str, AnyTrainingData] | None = info.data.get("datasets")
         if datasets is None:
             return stages
-        # The same checks as at training time, before any file is read: sizes of 1 stand for data not yet counted.
-        Curriculum(_as_curriculum_stages(stages), dict.fromkeys(datasets, 1), rows_per_step=1, seed=0)
-        used = {name for stage in stages for name in stage.mix}
-        require_all_used(datasets, used)
+        require_all_used(datasets, check_stages(stages, datasets))
         return stages
 
     @field_validator("training")
     @classmethod
     def _steps_fit(cls, training: TrainingConfig, info: ValidationInfo) -> TrainingConfig:
-        stages: tuple[StageConfig, ...] | None = info.data.get("stages")
-        if stages is not None:
+        if "lora" in info.data:
+            require_lora_plus_fits(training, info.data["lora"], info.data.get("model"))
+        stages: tuple[StageConfig, ...] = info.data.get("stages", ())
+        if stages and stages[-1].until_step is not None:
             require_steps_fit(training, stages[-1].until_step)
         return training
 
@@ -105,7 +104,3 @@ class SFTConfig(StrictModel):
     @classmethod
     def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
         return require_best_is_measured(run, info, "validation", "evaluation")
-
-
-def _as_curriculum_stages(stages: tuple[StageConfig, ...]) -> list[Stage]:
-    return [Stage(stage.name, stage.until_step, stage.mix) for stage in stages]

@@ -17,11 +17,12 @@ from posttrain.sft.config import SFTConfig
 
 @dataclass(frozen=True)
 class SFTData:
-    """Training data, validation data, curriculum and all ledgers."""
+    """Training data, validation data, curriculum, the optimizer step at which training ends, and all ledgers."""
 
     datasets: dict[str, TokenizedDataset]
     validation: TokenizedDataset | None
     curriculum: Curriculum
+    max_steps: int
     ledgers: list[Ledger]
 
 
@@ -51,5 +52,6 @@ def prepare_data(config: SFTConfig, tokenizer: Any, report: Callable[[str], None
         datasets, held_out = split_each(datasets, config.validation.fraction, config.training.seed)
         validation = concatenate(held_out, "validation")
     sizes = {name: len(dataset) for name, dataset in datasets.items()}
-    curriculum = Curriculum(config.curriculum_stages(), sizes, config.training.rows_per_step, config.training.seed)
-    return SFTData(datasets, validation, curriculum, ledgers)
+    training = config.training
+    curriculum = Curriculum(config.curriculum_stages(sizes), sizes, training.rows_per_step, training.seed)
+    return SFTData(datasets, validation, curriculum, config.steps_of(curriculum), ledgers)

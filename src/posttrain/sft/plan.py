@@ -18,6 +18,7 @@ from posttrain.train.plan import (
     micro_batches_of,
     rows_left_to_train,
     sampled_steps,
+    show_epochs,
     show_estimate,
     show_resume_point,
     stage_table,
@@ -40,12 +41,14 @@ def show_plan(config: SFTConfig, name: str, *, resume: bool = False, overwrite: 
     run = RunDirectory(config.run.output_dir / name)
     data = _tokenised_data(config, run, resume) if find_spec("transformers") is not None else None
     curriculum = _counted_curriculum(config) if data is None else data.curriculum
-    console.print(stage_table(curriculum, config.max_steps), soft_wrap=False)
+    steps = config.steps_of(curriculum)
+    console.print(stage_table(curriculum, steps), soft_wrap=False)
+    show_epochs(config.stages, curriculum)
     console.print(f"run directory   {run.path}")
     console.print(
         f"model           {config.model.name} ({location.kind}), {trained_weights(config.model, config.lora)}"
     )
-    console.print("\n".join(step_lines(config.training, config.max_steps, "rows")))
+    console.print("\n".join(step_lines(config.training, steps, "rows")))
     if data is not None:
         show_estimate(config, lambda: estimated(config, data))
     # Checked last: the plan of a finished run is worth reading too.
@@ -63,7 +66,7 @@ def _counted_curriculum(config: SFTConfig) -> Curriculum:
         sizes[name] = rows_left_to_train(_count(dataset, config.on_bad_record), fraction)
     if validation is not None and validation.dataset is not None:
         _count(validation.dataset, config.on_bad_record)
-    return Curriculum(config.curriculum_stages(), sizes, config.training.rows_per_step, config.training.seed)
+    return Curriculum(config.curriculum_stages(sizes), sizes, config.training.rows_per_step, config.training.seed)
 
 
 def _count(dataset: AnyTrainingData, on_bad_record: OnBadRecord) -> int:
@@ -83,7 +86,7 @@ def _tokenised_data(config: SFTConfig, run: RunDirectory, resume: bool) -> "SFTD
     data = prepare_data(config, tokenizer, console.print)
     console.print(ledger_table(data.ledgers), soft_wrap=False)
     identity = with_tasks(run_identity(config, data, tokenizer), planned_tasks(config))
-    show_resume_point(run, identity, data.curriculum, config.max_steps, resume=resume)
+    show_resume_point(run, identity, data.curriculum, data.max_steps, resume=resume)
     return data
 
 
@@ -101,6 +104,6 @@ def estimated(config: SFTConfig, data: "SFTData") -> "Estimate":
         trained = sum(int(sizes[draw.dataset].trained_counts[draw.row]) for draw in rows)
         return Batch(len(rows), longest - 1, trained)  # the last token is only predicted
 
-    sampled = sampled_steps(config.max_steps)
+    sampled = sampled_steps(data.max_steps)
     steps = [[[batch(rows)] for rows in micro_batches_of(planner, step)] for step in sampled]
-    return estimate(TrainedModel.of(config, config.max_steps), Work(steps, config.max_steps))
+    return estimate(TrainedModel.of(config, data.max_steps), Work(steps, data.max_steps))

@@ -42,7 +42,7 @@ class SFTRecipe(Recipe):
         end_ids: Collection[int],
     ) -> None:
         """`end_ids`: tokens that end an answer; their loss is also reported separately."""
-        self.max_steps = config.max_steps
+        self.max_steps = data.max_steps
         self._width = config.training.micro_batch_size
         sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
         planner = StepPlanner(data.curriculum, sizes, self._width)

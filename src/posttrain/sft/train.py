@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -24,7 +25,8 @@ from posttrain.sft.data import SFTData, prepare_data
 from posttrain.train.identity import run_identity as identity_of
 from posttrain.train.identity import with_tasks
 from posttrain.train.parallel import connect, require_unsharded
-from posttrain.train.session import Session, require_kernels
+from posttrain.train.plan import show_epochs
+from posttrain.train.session import Session, require_kernels, steps_on
 from posttrain.train.watchdogs import Row, Watchdog, training_watchdogs
 
 _NOTHING_LEFT = (
@@ -72,7 +74,7 @@ def _train(config: SFTConfig, run: RunDirectory, pushes: Pushes | None, *, resum
         session.train(SFTRecipe(config, data, loaded, accelerator, end_ids), accelerator, loaded, point)
     if not is_main_process():
         return {}
-    result = finish_run(run, config.run.export, config.max_steps)
+    result = finish_run(run, config.run.export, data.max_steps)
     console.print(summary(result))
     return result
 
@@ -86,6 +88,7 @@ def open_session(config: SFTConfig, run: RunDirectory) -> tuple[Session, SFTData
     tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
     data = prepare_data(config, tokenizer, console.print)
     console.print(ledger_table(data.ledgers), soft_wrap=False)
+    show_epochs(config.stages, data.curriculum)
     tasks = TrainingTasks.read(config)
     session = Session(
         command="toolkit-sft",
@@ -93,11 +96,11 @@ def open_session(config: SFTConfig, run: RunDirectory) -> tuple[Session, SFTData
         run=run,
         backend=backend,
         identity=with_tasks(run_identity(config, data, tokenizer), tasks),
-        max_steps=config.max_steps,
+        max_steps=data.max_steps,
         longest=config.chat.max_length,
         evaluations=config.validation,
         watchdogs=sft_watchdogs(),
-        steps_of=lambda other: other.max_steps,
+        steps_of=partial(steps_on, data.curriculum),
         ledgers=data.ledgers,
         tasks=tasks,
     )

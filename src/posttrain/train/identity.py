@@ -11,7 +11,16 @@ from posttrain.runs.directory import RunDirectory
 from posttrain.runs.manifest import read_manifest, require_same_run
 from posttrain.train.recipe import GradedTasks
 
-_TRAINING = ("seed", "rows_per_step", "micro_batch_size", "optimizer", "gradient_checkpointing", "compile")
+_TRAINING = (
+    "seed",
+    "rows_per_step",
+    "micro_batch_size",
+    "optimizer",
+    "lora_plus_ratio",
+    "ema",
+    "gradient_checkpointing",
+    "compile",
+)
 
 
 class RunConfig(Protocol):

@@ -16,12 +16,14 @@ from posttrain.hub.pushes import Pushes
 from posttrain.runs.checkpoints import latest_checkpoint, rotate
 from posttrain.runs.directory import RunDirectory
 from posttrain.train.memory import Phase, during
-from posttrain.train.optim import learning_rate, update
+from posttrain.train.optim.schedules import learning_rate
+from posttrain.train.optim.update import update
 from posttrain.train.parallel import any_rank, gathered, summed
 from posttrain.train.recipe import Evaluation, Recipe, StepResult, UnavailableError
+from posttrain.train.record.profile import profiled
+from posttrain.train.record.step_log import StepLog
 from posttrain.train.signals import StopRequest, stop_on_signals
 from posttrain.train.state import TrainState, seed_step
-from posttrain.train.step_log import StepLog
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,12 @@ class Loop:
                     self._save(is_best=True)
                 if self._has_converged():  # and was killed before it recorded the end
                     return
-                for step in range(first, recipe.max_steps):
-                    self._record(self._step(step))
-                    if self._after_step(step + 1, stop):
-                        return
+                with profiled(self.training.profile, self.run, first) as step_is_done:
+                    for step in range(first, recipe.max_steps):
+                        self._record(self._step(step))
+                        step_is_done()
+                        if self._after_step(step + 1, stop):
+                            return
             except UnavailableError as error:
                 self._save_and_give_up(first, error, stop)
 
@@ -86,7 +90,8 @@ class Loop:
         total = torch.stack(losses)
         rate = learning_rate(self.training, self.recipe.max_steps, step)
         with during(Phase.UPDATE, f"while optimizer step {step + 1} updated the weights"):
-            norm = update(state.optimizer, state.scaler, rate, self.training.max_grad_norm)
+            norm = update(state.optimizers, state.scaler, rate, self.training.max_grad_norm)
+            state.averages.update(step)
         seconds = time.perf_counter() - began
         result = StepResult(step + 1, float(summed(accelerator, total.sum())), norm, rate, seconds)
         self._require_finite(result, total)
@@ -129,7 +134,8 @@ class Loop:
         """Evaluate after `step` steps; return whether it is the best so far; before training it never is."""
         is_best = False
         for each in due:
-            with during(Phase.SCORE, f"in the evaluation after optimizer step {step}"):
+            evaluated = self.state.averages.exported()
+            with during(Phase.SCORE, f"in the evaluation after optimizer step {step}"), evaluated:
                 values, facts = each.evaluate(self.state.model, step)
             if is_main_process():
                 self.log.write_evaluation(step, {f"eval_{name}": value for name, value in values.items()}, facts)

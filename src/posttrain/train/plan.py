@@ -1,6 +1,6 @@
 """Parts of the `--dry-run` plan for trainers whose rows a curriculum draws."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -9,13 +9,16 @@ from rich.table import Table
 from posttrain.base.console import console, new_table
 from posttrain.base.processes import process_count
 from posttrain.base.text import first_line
+from posttrain.config.sections.datasets import StageConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.data.curriculum.curriculum import Curriculum, Draw
+from posttrain.data.curriculum.stages import epochs_in_steps
 from posttrain.errors import ModelError
 from posttrain.models.location import ModelLocation, locate_model
 from posttrain.runs.directory import RunDirectory
 from posttrain.train.memory import GIB, Phase, Situation, cheapest_changes
+from posttrain.train.optim.schedules import schedule_in_words
 
 if TYPE_CHECKING:
     from posttrain.data.curriculum.step_plan import StepPlanner
@@ -45,6 +48,13 @@ def stage_table(curriculum: Curriculum, max_steps: int) -> Table:
     if max_steps < start:
         table.caption = f"training.max_steps stops at step {max_steps}"
     return table
+
+
+def show_epochs(stages: Sequence[StageConfig], curriculum: Curriculum) -> None:
+    """Print which steps the stages are that a config gives in epochs; `curriculum` is made of them."""
+    ends = [stage.until_step for stage in curriculum.stages]
+    for line in epochs_in_steps(stages, ends, curriculum.sizes):
+        console.print(line)
 
 
 def find_model(model: ModelConfig) -> ModelLocation:
@@ -77,10 +87,7 @@ def step_lines(training: TrainingConfig, max_steps: int, unit: str) -> Iterator[
         f"optimizer step  {training.rows_per_step} {unit}: {training.micro_batch_size} at once × "
         f"{process_count()} process × {training.rows_per_step // at_once} micro-batches"
     )
-    yield (
-        f"steps           {max_steps}, learning rate {training.learning_rate:g} {training.schedule}"
-        f" after {training.warmup_steps} warm-up steps"
-    )
+    yield f"steps           {schedule_in_words(training, max_steps)}"
 
 
 def show_estimate(config: BaseModel, compute: Callable[[], "Estimate"]) -> None:

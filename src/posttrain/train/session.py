@@ -13,9 +13,11 @@ from posttrain.base.processes import is_main_process
 from posttrain.config.load import load_config
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig
+from posttrain.config.sections.optimizers import OPTIMIZERS, OwnOptimizer
 from posttrain.config.sections.run import RunConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.conversation.chatml import use_trained_template
+from posttrain.data.curriculum.curriculum import Curriculum, Stage
 from posttrain.data.ledger import Ledger
 from posttrain.errors import ConfigError
 from posttrain.hub.pushes import Pushes
@@ -29,7 +31,8 @@ from posttrain.runs.resume import ResumePoint, prepare_run_directory
 from posttrain.train.evaluate import EVALUATIONS, discard_evaluations
 from posttrain.train.identity import require_loaded_weights
 from posttrain.train.memory import Phase, during, memory_explained
-from posttrain.train.optim import schedule_change
+from posttrain.train.optim.optimizer import require_class
+from posttrain.train.optim.schedules import schedule_change, schedule_in_words
 from posttrain.train.recipe import Evaluation, Evaluations, GradedTasks, Recipe
 from posttrain.train.watchdogs import Watch, Watchdog
 
@@ -56,6 +59,20 @@ class TrainerConfig(Protocol):
     def run(self) -> RunConfig: ...
 
     def model_dump(self, *, mode: str) -> dict[str, Any]: ...
+
+
+class CurriculumConfig(Protocol):
+    """The config of a training command whose rows a curriculum draws."""
+
+    def curriculum_stages(self, sizes: dict[str, int]) -> list[Stage]: ...
+
+    def steps_of(self, curriculum: Curriculum) -> int: ...
+
+
+def steps_on(curriculum: Curriculum, config: CurriculumConfig) -> int:
+    """The step at which another config's training ends; `curriculum` is the current run's, on the same data."""
+    stages = config.curriculum_stages(curriculum.sizes)
+    return config.steps_of(Curriculum(stages, curriculum.sizes, curriculum.rows_per_step, curriculum.seed))
 
 
 @dataclass(frozen=True)
@@ -128,8 +145,8 @@ class Session:
                 unreachable.
         """
         from posttrain.train.loop import Loop
+        from posttrain.train.record.step_log import StepLog
         from posttrain.train.state import TrainState
-        from posttrain.train.step_log import StepLog
         from posttrain.train.trackers.run_trackers import RunTrackers, last_logged
         from posttrain.train.trackers.tracker import TrackedRun
 
@@ -155,6 +172,7 @@ class Session:
     def _describe(self, loaded: LoadedModel, point: ResumePoint, engine: dict[str, Any]) -> None:
         """Print what is trained and from where, and bring the run directory to the state at `point`."""
         _announce_start(self.run, point, loaded.model)
+        console.print(f"steps: {schedule_in_words(self.config.training, self.max_steps)}")
         if point.checkpoint is not None:
             self._announce_changes(load_config(self.run.config, type(self.config)), point.counters.step)
         prepare_run_directory(self.run, point)
@@ -194,14 +212,19 @@ def require_kernels(training: TrainingConfig, backend: str) -> None:
     `backend` is hf or unsloth.
 
     Raises:
-        ConfigError: 8-bit AdamW or Liger without a CUDA device, Liger or `compile` with unsloth, or Liger is not
-            installed.
+        ConfigError: an optimizer of bitsandbytes or Liger without a CUDA device, Liger or `compile` with unsloth, Liger
+            is not installed, or the optimizer cannot be created.
     """
-    wanted = {"optimizer: adamw_8bit": training.optimizer == "adamw_8bit", "liger_kernel": training.liger_kernel}
-    for key, is_wanted in wanted.items():
+    name = None if isinstance(training.optimizer, OwnOptimizer) else training.optimizer
+    on_cuda = name is not None and OPTIMIZERS[name].package == "bitsandbytes"
+    for key, instead, is_wanted in (
+        (f"optimizer: {name}", "adamw", on_cuda),
+        ("liger_kernel", "false", training.liger_kernel),
+    ):
         if is_wanted and not torch.cuda.is_available():
-            instead = "adamw" if key.startswith("optimizer") else "false"
             raise ConfigError(f"training.{key} needs a CUDA device; set it to {instead}")
+    if not on_cuda:
+        require_class(training)
     if training.liger_kernel and backend == "unsloth":
         raise ConfigError("training.liger_kernel: unsloth has kernels of its own; set it to false, or backend: hf")
     if training.compile is True and backend == "unsloth":

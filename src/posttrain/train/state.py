@@ -22,7 +22,8 @@ from posttrain.models.checkpoint import load_trained_weights, save_trained_weigh
 from posttrain.runs import checkpoints
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.resume import ResumePoint, RunCounters
-from posttrain.train.optim import make_optimizer
+from posttrain.train.optim.averages import Averages, open_averages
+from posttrain.train.optim.optimizer import make_optimizers
 from posttrain.train.recipe import Measure, Recipe
 
 _OPTIMIZER = "optimizer.pt"
@@ -58,15 +59,18 @@ class TrainState:
 
     Attributes:
         model: the model to call in training: `loaded.model`, or its wrapper that connects it with the other ranks.
+        optimizers: one, or several that have some of the weights each.
         scaler: scales the loss in float16; disabled in other dtypes.
+        averages: the weights that are exported, if they are not those that are trained, or another average.
     """
 
     accelerator: Accelerator
     loaded: LoadedModel
     model: Any
-    optimizer: torch.optim.Optimizer
+    optimizers: list[torch.optim.Optimizer]
     scaler: torch.amp.GradScaler
     counters: RunCounters
+    averages: Averages
     progress: Progress = field(default_factory=Progress)
 
     @classmethod
@@ -77,12 +81,15 @@ class TrainState:
 
         Raises:
             ModelError: the checkpoint's weights do not fit the model, or it holds more than tensors and numbers.
+            ConfigError: as `make_optimizers` and `open_averages`.
         """
         if point.checkpoint is not None:
             load_trained_weights(loaded.model, point.checkpoint)
         model = accelerator.prepare_model(loaded.model)
         scaler = torch.amp.GradScaler(loaded.device.type, enabled=loaded.compute_dtype is torch.float16)
-        state = cls(accelerator, loaded, model, make_optimizer(model, training), scaler, point.counters)
+        optimizers = make_optimizers(loaded.model, training)
+        averages = open_averages(loaded.model, optimizers, training.ema, point.checkpoint)
+        state = cls(accelerator, loaded, model, optimizers, scaler, point.counters, averages)
         if point.checkpoint is not None:
             state._restore(point.checkpoint)
         return state
@@ -112,8 +119,11 @@ class TrainState:
             folder.mkdir(parents=True)
         recipe.save(folder, step, is_ending=is_ending)
         if folder is not None:
-            save_trained_weights(self.loaded, folder)
-            torch.save(self.optimizer.state_dict(), folder / _OPTIMIZER)
+            with self.averages.exported():
+                save_trained_weights(self.loaded, folder)
+            self.averages.save(folder)
+            states = [optimizer.state_dict() for optimizer in self.optimizers]
+            torch.save(states[0] if len(states) == 1 else states, folder / _OPTIMIZER)
             published = checkpoints.publish(
                 run,
                 step,
@@ -131,13 +141,14 @@ class TrainState:
 
     def _restore(self, checkpoint: Path) -> None:
         try:
-            optimizer = torch.load(checkpoint / _OPTIMIZER, map_location="cpu", weights_only=True)
+            states = torch.load(checkpoint / _OPTIMIZER, map_location="cpu", weights_only=True)
         except UnpicklingError as error:  # torch reads only tensors and numbers
             raise ModelError(
                 f"{checkpoint} is not a checkpoint written by this toolkit: a file in it holds more than tensors and "
                 "numbers, and was not read; move it away to resume from an older one, or start a new run"
             ) from error
-        self.optimizer.load_state_dict(optimizer)
+        for optimizer, state in zip(self.optimizers, states if isinstance(states, list) else [states], strict=True):
+            optimizer.load_state_dict(state)
         kept = checkpoints.read_state(checkpoint)
         self.progress = Progress(**kept["progress"])
         self.scaler.load_state_dict(kept["scaler"])

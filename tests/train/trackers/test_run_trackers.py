@@ -13,7 +13,7 @@ from posttrain.config.sections.run import RunConfig
 from posttrain.errors import RunError, RunInterrupted
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.manifest import read_manifest
-from posttrain.train.step_log import StepLog
+from posttrain.train.record.step_log import StepLog
 from posttrain.train.trackers import run_trackers
 from posttrain.train.trackers.run_trackers import RunTrackers, last_logged
 from posttrain.train.trackers.tracker import End, Opened, Remembered, TrackedRun

@@ -1,13 +1,15 @@
 """Config sections for data sets, their columns, the validation split, and the curriculum's stages."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from posttrain.config.sections.training import whole_steps
 from posttrain.config.strict import StrictModel
 from posttrain.config.text_template import template_fields
 from posttrain.config.values import LocalOrNamed, OneLine
+from posttrain.errors import ConfigError
 
 Format = Literal["auto", "columns", "sharegpt", "alpaca", "alpaca_prompt", "openai", "transcripts"]
 
@@ -28,6 +30,8 @@ def _as_template(name: str) -> str:
 ColumnName = Annotated[str, Field(min_length=1), AfterValidator(_as_template)]
 """A column, or a template of a text from several columns."""
 D = TypeVar("D", bound=StrictModel)
+
+_MOST_STEPS = 2**62
 
 
 class DistinctColumns(StrictModel):
@@ -175,21 +179,56 @@ class ValidationConfig(HeldOutConfig[AnyTrainingData]):
 
 
 class StageConfig(StrictModel):
-    """One stage of the curriculum."""
+    """One stage of the curriculum. It ends at `until_step`, or lasts for `epochs`.
+
+    With `epochs` it lasts ⌈epochs × rows / rows_per_step⌉ steps, where rows is the number of rows in all data sets of
+    its mix together, after the validation rows are split off. Without `mix` it draws from every data set in proportion
+    to its rows, so that each is used `epochs` times.
+    """
 
     name: OneLine = Field(min_length=1)
     """Name shown in the log, the progress bar and the plots."""
 
-    until_step: int = Field(ge=1)
+    until_step: Annotated[int, Field(ge=1)] | None = None
     """Optimizer step at which the stage ends, counted from the start of the run."""
 
-    mix: dict[str, Annotated[float, Field(ge=0)]] = Field(min_length=1)
-    """Weight of each data set, by name: the stage's rows are drawn in these proportions."""
+    epochs: Annotated[float, Field(gt=0)] | None = None
+    """Or: how many times to go through the rows of the stage's data sets, taken together; steps are rounded up."""
+
+    mix: Annotated[dict[str, Annotated[float, Field(ge=0)]], Field(min_length=1)] | None = None
+    """Weight of each data set, by name: the stage's rows are drawn in these proportions. Null, only with `epochs`, uses
+    every data set in proportion to its rows."""
 
     @field_validator("mix")
     @classmethod
-    def _something_is_drawn(cls, mix: dict[str, float]) -> dict[str, float]:
-        return require_something_drawn(mix)
+    def _something_is_drawn(cls, mix: dict[str, float] | None) -> dict[str, float] | None:
+        return mix if mix is None else require_something_drawn(mix)
+
+    @model_validator(mode="after")
+    def _one_end(self) -> Self:
+        if (self.until_step is None) == (self.epochs is None):
+            raise ValueError("give exactly one of `until_step` (a step) and `epochs` (passes over the data)")
+        if self.mix is None and self.epochs is None:
+            raise ValueError("mix is missing; only a stage with `epochs` may omit it")
+        return self
+
+    def weights(self, sizes: Mapping[str, int]) -> dict[str, float]:
+        """Weight of each data set that the stage draws from; `sizes` are the row counts of all data sets."""
+        return self.mix if self.mix is not None else {name: float(size) for name, size in sizes.items()}
+
+    def steps(self, sizes: Mapping[str, int], rows_per_step: int) -> int:
+        """Steps of a stage given in epochs.
+
+        A data set that is in the mix but not in `sizes` counts as 0 rows here; the curriculum rejects it.
+
+        Raises:
+            ConfigError: there are more than can be counted.
+        """
+        assert self.epochs is not None
+        rows = sum(sizes.get(name, 0) for name, weight in self.weights(sizes).items() if weight)
+        if self.epochs * rows / rows_per_step > _MOST_STEPS:
+            raise ConfigError(f"stage {self.name!r}: {self.epochs:g} epochs are more steps than can be counted")
+        return max(1, whole_steps(self.epochs, rows / rows_per_step))
 
 
 def require_something_drawn(mix: dict[str, float]) -> dict[str, float]:

@@ -1,15 +1,52 @@
 """Config section `training`: optimizer, learning-rate schedule, and the shape of a step."""
 
-from typing import Literal
+import math
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from posttrain.base.processes import process_count
+from posttrain.config.sections.model import LoraConfig, ModelConfig
+from posttrain.config.sections.optimizers import AnyOptimizer, is_schedule_free, require_keys_are_read
+from posttrain.config.sections.schedules import ScheduleConfig, ScheduleName
 from posttrain.config.strict import StrictModel
 from posttrain.errors import ConfigError
 
 # The rows of a step are listed one by one, also to estimate the step's cost.
 _MOST_ROWS = 2**20
+_WITH_LOWEST = ("cosine", "polynomial", "warmup_stable_decay")
+_DECAY_RATIO = 0.1
+
+
+class EMAConfig(StrictModel):
+    """An exponential moving average of the trained weights."""
+
+    decay: float = Field(default=0.999, gt=0, lt=1)
+    """Share of the average that stays at each step: it spans about 1 / (1 − decay) steps."""
+
+    export: Literal["ema", "live"] = "ema"
+    """Which weights are evaluated and exported: the average, or those that are trained, with the average only kept in
+    the checkpoints."""
+
+
+class ProfileConfig(StrictModel):
+    """Which optimizer steps torch's profiler records."""
+
+    first_step: int = Field(default=3, ge=1)
+    """First step to record, counted from 1; the first two are slower than the rest."""
+
+    steps: int = Field(default=2, ge=1, le=100)
+    """How many steps to record."""
+
+    @property
+    def last_step(self) -> int:
+        """The last step to record."""
+        return self.first_step + self.steps - 1
+
+    @property
+    def file_name(self) -> str:
+        """The trace's file in the run directory."""
+        return f"profile-steps-{self.first_step}-{self.last_step}.json.gz"
 
 
 class TrainingConfig(StrictModel):
@@ -30,32 +67,49 @@ class TrainingConfig(StrictModel):
     learning_rate: float = Field(default=2e-4, gt=0)
     """Peak learning rate."""
 
-    schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    """How the learning rate falls after the warm-up; `constant` keeps it."""
+    schedule: ScheduleName | ScheduleConfig = "cosine"
+    """How the learning rate falls after the warm-up: a name, or a section with `kind` and options; `constant` keeps it,
+    `warmup_stable_decay` keeps it until the last tenth of the run."""
 
     warmup_steps: int = Field(default=0, ge=0)
     """Optimizer steps over which the learning rate rises from 0."""
 
-    min_learning_rate_ratio: float = Field(default=0.0, ge=0, lt=1)
-    """Final learning rate of a cosine schedule, as a share of the peak."""
+    warmup_ratio: float | None = Field(default=None, ge=0, lt=1)
+    """Or: the share of all steps over which it rises, rounded up to whole steps."""
 
-    optimizer: Literal["adamw", "adamw_8bit", "sgd"] = "adamw"
-    """AdamW from torch, AdamW with 8-bit states from bitsandbytes (CUDA only), or plain SGD."""
+    min_learning_rate_ratio: float = Field(default=0.0, ge=0, lt=1)
+    """Final learning rate of a `cosine`, `polynomial` or `warmup_stable_decay` schedule, as a share of the peak."""
+
+    optimizer: AnyOptimizer = "adamw"
+    """A name, or a section with `class` and `arguments`. From torch: `adamw`, `nadam`, `radam`, `adafactor`, `sgd`, and
+    `muon` for the matrices of the layers, with `adamw` for all other weights. From bitsandbytes, on CUDA: `adamw_8bit`,
+    `paged_adamw`, `paged_adamw_8bit`, `lion_8bit`. From the package schedulefree: `schedule_free_adamw`,
+    `schedule_free_radam`, `schedule_free_sgd`."""
 
     beta1: float = Field(default=0.9, ge=0, lt=1)
-    """AdamW's decay rate for the mean of the gradient."""
+    """Decay rate for the mean of the gradient, of optimizers with Adam or Lion in their name and of Muon's AdamW."""
 
     beta2: float = Field(default=0.999, ge=0, lt=1)
-    """AdamW's decay rate for the mean of the squared gradient."""
+    """Decay rate for the mean of the squared gradient, of the same optimizers."""
 
     epsilon: float = Field(default=1e-8, gt=0)
-    """AdamW's epsilon."""
+    """Epsilon, of the same optimizers but Lion."""
+
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Momentum of `sgd` (by default 0), `muon` (0.95) and `schedule_free_sgd` (0.9)."""
 
     weight_decay: float = Field(default=0.0, ge=0)
     """Decoupled weight decay."""
 
+    lora_plus_ratio: Annotated[float, Field(ge=1)] | None = None
+    """How many times higher the learning rate of LoRA's matrices B is than that of the others (LoRA+, arXiv:2402.12354,
+    which proposes 16, with a lower `learning_rate`); by default they have the same."""
+
     max_grad_norm: float = Field(default=1.0, ge=0)
     """Clip the gradient to this norm; 0 disables clipping."""
+
+    ema: EMAConfig | None = None
+    """An average of the trained weights to evaluate and export; none by default."""
 
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, but about a third slower."""
@@ -69,6 +123,9 @@ class TrainingConfig(StrictModel):
     """Use Liger's Triton kernels for the model's norms, rotary embedding and activation (CUDA, `backend: hf`, and `pip
     install liger-kernel`); they round differently."""
 
+    profile: ProfileConfig | None = None
+    """Record some steps with torch's profiler, in a trace file in the run directory; none by default."""
+
     @model_validator(mode="after")
     def _step_divides(self) -> "TrainingConfig":
         if self.rows_per_step > _MOST_ROWS:
@@ -78,9 +135,57 @@ class TrainingConfig(StrictModel):
                 f"rows_per_step {self.rows_per_step} is not a multiple of micro_batch_size "
                 f"{self.micro_batch_size}; choose a micro_batch_size that divides it"
             )
-        if self.min_learning_rate_ratio and self.schedule != "cosine":
-            raise ValueError("min_learning_rate_ratio is for schedule: cosine; leave it out")
         return self
+
+    @model_validator(mode="after")
+    def _schedule_is_one(self) -> "TrainingConfig":
+        if self.warmup_steps and self.warmup_ratio is not None:
+            raise ValueError("give either warmup_steps or warmup_ratio (a share of all steps), not both")
+        if self.min_learning_rate_ratio and self.schedule_options.kind not in _WITH_LOWEST:
+            raise ValueError(f"min_learning_rate_ratio is for schedule: {', '.join(_WITH_LOWEST)}; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _optimizer_reads_its_keys(self) -> "TrainingConfig":
+        fields = type(self).model_fields
+        names = ("beta1", "beta2", "epsilon", "momentum", "weight_decay")
+        require_keys_are_read(self.optimizer, {name: getattr(self, name) != fields[name].default for name in names})
+        if is_schedule_free(self.optimizer) and self.schedule_options.kind != "constant":
+            raise ValueError(
+                f"optimizer: {self.optimizer} averages the weights instead of lowering the learning rate; set "
+                "schedule: constant"
+            )
+        if is_schedule_free(self.optimizer) and self.ema is not None:
+            raise ValueError(f"ema: optimizer: {self.optimizer} averages the weights itself; leave ema out")
+        if self.optimizer in ("schedule_free_adamw", "schedule_free_radam") and self.beta1 == 0:
+            raise ValueError(f"beta1: optimizer: {self.optimizer} needs more than 0")
+        return self
+
+    @property
+    def exports_average(self) -> bool:
+        """Whether other weights are evaluated and exported than are trained; unknown of one's own optimizer."""
+        return is_schedule_free(self.optimizer) or (self.ema is not None and self.ema.export == "ema")
+
+    @property
+    def schedule_options(self) -> ScheduleConfig:
+        """The schedule as a section."""
+        return ScheduleConfig(kind=self.schedule) if isinstance(self.schedule, str) else self.schedule
+
+    def warmup(self, max_steps: int) -> int:
+        """Steps of the warm-up in a run of `max_steps`."""
+        return self.warmup_steps if self.warmup_ratio is None else whole_steps(self.warmup_ratio, max_steps)
+
+    def decay(self, max_steps: int) -> int:
+        """Steps in which a `warmup_stable_decay` schedule falls."""
+        return whole_steps(self.schedule_options.decay_ratio or _DECAY_RATIO, max_steps)
+
+
+def whole_steps(ratio: float, steps: float) -> int:
+    """A share or a multiple of `steps`, rounded up.
+
+    In floating point, a product such as 1.1 × 50 is slightly above 55 and must not round up to one more step.
+    """
+    return math.ceil(round(ratio * steps, 9))
 
 
 def require_steps_fit(training: TrainingConfig, end: int) -> int:
@@ -94,12 +199,34 @@ def require_steps_fit(training: TrainingConfig, end: int) -> int:
         raise ConfigError(
             f"max_steps {steps} is beyond the last stage, which ends at {end}; raise that stage's until_step"
         )
-    if training.warmup_steps >= steps:
+    require_schedule_fits(training, steps)
+    return steps
+
+
+def require_lora_plus_fits(training: TrainingConfig, lora: LoraConfig | None, model: ModelConfig | None) -> None:
+    """Raise ValueError if there is a ratio for LoRA's matrices, but no adapter; `model` is None if itself invalid."""
+    if training.lora_plus_ratio is not None and lora is None and model is not None and model.adapter is None:
+        raise ValueError("lora_plus_ratio is for adapters, but lora: null trains all weights; leave it out")
+
+
+def require_schedule_fits(training: TrainingConfig, steps: int) -> None:
+    """Raise ConfigError if a run of `steps` steps would never reach the peak learning rate or a step to profile."""
+    warmup = training.warmup(steps)
+    if warmup >= steps:
+        given = f"warmup_ratio {training.warmup_ratio}, {warmup} steps," if training.warmup_ratio else ""
         raise ConfigError(
-            f"warmup_steps {training.warmup_steps} leaves no step of the {steps} to train at the full learning "
+            f"{given or f'warmup_steps {warmup}'} leaves no step of the {steps} to train at the full learning "
             "rate; lower it"
         )
-    return steps
+    if training.profile is not None and training.profile.last_step > steps:
+        raise ConfigError(
+            f"profile: step {training.profile.last_step} is beyond the last step {steps}; lower first_step or steps"
+        )
+    if training.schedule_options.kind == "warmup_stable_decay" and warmup + training.decay(steps) > steps:
+        raise ConfigError(
+            f"a warm-up of {warmup} steps and a decay over {training.decay(steps)} (schedule.decay_ratio) are more "
+            f"than the {steps} to train; lower one of them"
+        )
 
 
 def accumulation_steps(training: TrainingConfig) -> int:

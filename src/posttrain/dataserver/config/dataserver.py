@@ -1,8 +1,8 @@
 """The config file of `toolkit-rl-dataserver`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -10,7 +10,8 @@ from posttrain.config.sections.datasets import OnBadRecord, StageConfig
 from posttrain.config.sections.listen import ListenConfig
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import OneLine
-from posttrain.data.curriculum.curriculum import Curriculum, Stage
+from posttrain.data.curriculum.curriculum import Stage
+from posttrain.data.curriculum.stages import check_stages
 from posttrain.dataserver.config.adaptive import AdaptiveConfig
 from posttrain.dataserver.config.datasets import AnyDataset, GradedDataset, GradingOverride
 from posttrain.dataserver.config.names import Fault, GraderCheck, NamedGraders, refuse
@@ -20,13 +21,23 @@ from posttrain.errors import ConfigError
 
 
 class RLStageConfig(StageConfig):
-    """One stage of the curriculum; its `until_step` counts the trainer's optimizer steps."""
+    """One stage of the curriculum. It ends at `until_step` of the trainer, or lasts for `epochs`.
+
+    In an epoch each prompt of the data sets in its mix, taken together, is asked once: it lasts ⌈epochs × rows /
+    prompts_per_iteration⌉ × iteration_stride steps. Without `mix` each data set is asked in proportion to its rows.
+    """
 
     name: OneLine = Field(min_length=1)
     """Name shown in the plan, the server's responses, its journal and its metrics."""
 
     grading: dict[str, GradingOverride] = Field(default_factory=dict)
     """Per data set: graders, weights and gates that replace the data set's own in this stage."""
+
+    @property
+    def end(self) -> int:
+        """The iteration at which the stage ends, once it is not given in epochs any more."""
+        assert self.until_step is not None
+        return self.until_step
 
 
 class DataserverConfig(StrictModel):
@@ -86,7 +97,29 @@ class DataserverConfig(StrictModel):
     @property
     def total_iterations(self) -> int:
         """The iteration at which the last stage ends."""
-        return self.stages[-1].until_step
+        return self.stages[-1].end
+
+    def with_ends(self, sizes: Mapping[str, int]) -> Self:
+        """The config with the stages that are given in epochs turned into iterations and weights.
+
+        `sizes` are the numbers of training rows of all data sets.
+
+        Raises:
+            ConfigError: the stages do not fit the data.
+        """
+        stages: list[RLStageConfig] = []
+        for stage in self.stages:
+            end = stage.until_step
+            if end is None:
+                begun = -(-stages[-1].end // self.iteration_stride) if stages else 0
+                end = (begun + stage.steps(sizes, self.prompts_per_iteration)) * self.iteration_stride
+            found = {"until_step": end, "epochs": None, "mix": stage.weights(sizes)}
+            stages.append(stage.model_copy(update=found))
+        try:
+            strided_stages(stages, self.iteration_stride)
+        except ValueError as error:
+            raise ConfigError(f"iteration_stride: {error}") from None
+        return self.model_copy(update={"stages": tuple(stages)})
 
     def curriculum_stages(self) -> list[Stage]:
         """The stages as the curriculum takes them: in draws of `prompts_per_iteration` rows, not in iterations."""
@@ -117,15 +150,16 @@ class DataserverConfig(StrictModel):
         check = _grader_check(info)
         if check is not None:
             for index, stage in enumerate(stages):
-                faults += check.stage_faults(index, stage.grading, stage.mix, datasets)
+                faults += check.stage_faults(index, stage.grading, stage.mix or dict.fromkeys(datasets, 1.0), datasets)
         refuse(faults)
         return stages
 
     @field_validator("iteration_stride")
     @classmethod
     def _stride_meets_stages(cls, stride: int, info: ValidationInfo) -> int:
-        if "stages" in info.data:
-            strided_stages(info.data["stages"], stride)
+        stages: tuple[RLStageConfig, ...] = info.data.get("stages", ())
+        if all(stage.until_step is not None for stage in stages):
+            strided_stages(stages, stride)
         return stride
 
     @field_validator("adaptive")
@@ -140,7 +174,7 @@ class DataserverConfig(StrictModel):
 
     @model_validator(mode="after")
     def _sections_fit(self) -> "DataserverConfig":
-        used = {name for stage in self.stages for name in stage.mix}
+        used = {name for stage in self.stages for name in stage.mix or self.datasets}
         if self.adaptive is not None and self.adaptive.easy is not None:
             used.add(self.adaptive.easy.dataset)
         unused = [name for name in self.datasets if name not in used]
@@ -151,6 +185,9 @@ class DataserverConfig(StrictModel):
         if self.tokenizer is not None and not any(percentiles):
             reason = "no data set counts tokens; give one a max_prompt_percentile, or remove tokenizer"
             refuse([Fault(("tokenizer",), str(self.tokenizer), reason)])
+        if self.adaptive is not None and any(stage.epochs for stage in self.stages):
+            reason = "with adaptive sampling rows are asked by their grades, so there are no epochs; give until_step"
+            refuse([Fault(("stages",), self.stages, reason)])
         if self.adaptive is not None and not self.journal.enabled:
             reason = "adaptive sampling needs the grades in the journal; keep it enabled, or remove adaptive"
             refuse([Fault(("journal", "enabled"), False, reason)])
@@ -165,13 +202,12 @@ def _grader_check(info: ValidationInfo) -> GraderCheck | None:
 
 def _curriculum_faults(stages: tuple[RLStageConfig, ...], datasets: Mapping[str, GradedDataset]) -> Iterator[Fault]:
     try:
-        # Sizes of 1 stand for data not yet counted.
-        Curriculum(strided_stages(stages, 1), dict.fromkeys(datasets, 1), rows_per_step=1, seed=0)
+        check_stages(stages, datasets)
     except ConfigError as error:
         yield Fault((), stages, str(error))
 
 
-def strided_stages(stages: tuple[RLStageConfig, ...], stride: int) -> list[Stage]:
+def strided_stages(stages: Sequence[RLStageConfig], stride: int) -> list[Stage]:
     """The stages in units of `stride` iterations: a stage starts at its first iteration that the stride divides.
 
     Raises:
@@ -179,12 +215,12 @@ def strided_stages(stages: tuple[RLStageConfig, ...], stride: int) -> list[Stage
     """
     strided, start = [], 0
     for stage in stages:
-        end = -(-stage.until_step // stride)
+        end = -(-stage.end // stride)
         if stride > 1 and end == start:
             raise ValueError(
                 f"stage {stage.name!r} has no iteration divisible by {stride}, so nothing would ever be drawn from it; "
                 f"end it at {(start + 1) * stride} or later"
             )
-        strided.append(Stage(stage.name, end, stage.mix))
+        strided.append(Stage(stage.name, end, stage.mix or {}))
         start = end
     return strided

@@ -102,7 +102,7 @@ class Sampler:
     def stage_index(self, iteration: int) -> int:
         """The stage of an iteration; past the last stage, the last."""
         stages = self._config.stages
-        return next((i for i, stage in enumerate(stages) if iteration < stage.until_step), len(stages) - 1)
+        return next((i for i, stage in enumerate(stages) if iteration < stage.end), len(stages) - 1)
 
     def slots(self, iteration: int, offset: int, batch_size: int, split: Split) -> list[Slot]:
         """The rows in slots offset … offset + batch_size − 1.

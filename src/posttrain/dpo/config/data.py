@@ -1,10 +1,8 @@
 """Config of the data sets of preference training, and of the stages that mix them."""
 
-import math
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from posttrain.config.sections.datasets import (
     ColumnName,
@@ -14,14 +12,9 @@ from posttrain.config.sections.datasets import (
     DistinctColumns,
     HeldOutConfig,
     require_columns_are_read,
-    require_something_drawn,
 )
 from posttrain.config.strict import StrictModel
-from posttrain.config.values import LocalOrNamed, OneLine
-from posttrain.data.curriculum.curriculum import Stage
-from posttrain.errors import ConfigError
-
-_MOST_STEPS = 2**62
+from posttrain.config.values import LocalOrNamed
 
 OnUselessPair = Literal["drop", "error"]
 
@@ -154,66 +147,3 @@ AnyPreferences = Annotated[
 
 class PreferenceValidationConfig(HeldOutConfig[AnyPreferences]):
     """Held-out rows on which loss and accuracy are measured during training."""
-
-
-class PreferenceStageConfig(StrictModel):
-    """One stage of the curriculum. It ends at `until_step`, or lasts for `epochs`.
-
-    With `epochs` it lasts ⌈epochs × rows / rows_per_step⌉ steps, where rows is the number of rows in all data sets of
-    its mix together, after the validation rows are split off. Without `mix` it draws from every data set in proportion
-    to its rows, so that each is used `epochs` times.
-    """
-
-    name: OneLine = Field(min_length=1)
-    """Name shown in the log, the progress bar and the plots."""
-
-    until_step: Annotated[int, Field(ge=1)] | None = None
-    """Optimizer step at which the stage ends, counted from the start of the run."""
-
-    epochs: Annotated[float, Field(gt=0)] | None = None
-    """Or: how many times to go through the rows of the stage's data sets, taken together; steps are rounded up."""
-
-    mix: Annotated[dict[str, Annotated[float, Field(ge=0)]], Field(min_length=1)] | None = None
-    """Weight of each data set, by name: the stage's rows are drawn in these proportions. Null, only with `epochs`, uses
-    every data set in proportion to its rows."""
-
-    @field_validator("mix")
-    @classmethod
-    def _something_is_drawn(cls, mix: dict[str, float] | None) -> dict[str, float] | None:
-        return mix if mix is None else require_something_drawn(mix)
-
-    @model_validator(mode="after")
-    def _one_end(self) -> "PreferenceStageConfig":
-        if (self.until_step is None) == (self.epochs is None):
-            raise ValueError("give exactly one of `until_step` (a step) and `epochs` (passes over the data)")
-        if self.mix is None and self.epochs is None:
-            raise ValueError("mix is missing; only a stage with `epochs` may omit it")
-        return self
-
-    def resolved(self, start: int, sizes: Mapping[str, int], rows_per_step: int) -> Stage:
-        """The curriculum's form of the stage, beginning at step `start`; `sizes` are the row counts of all data sets.
-
-        A data set that is in the mix but not in `sizes` counts as 0 rows here; the curriculum rejects it.
-        """
-        mix = self.mix if self.mix is not None else {name: float(size) for name, size in sizes.items()}
-        if self.until_step is not None:
-            return Stage(self.name, self.until_step, mix)
-        assert self.epochs is not None
-        rows = sum(sizes.get(name, 0) for name, weight in mix.items() if weight)
-        # In floating point, a product such as 1.1 × 50 is slightly above 55 and must not round up to one more step.
-        product = round(self.epochs * rows / rows_per_step, 9)
-        if product > _MOST_STEPS:
-            raise ConfigError(f"stage {self.name!r}: {self.epochs:g} epochs are more steps than can be counted")
-        steps = math.ceil(product)
-        return Stage(self.name, start + max(1, steps), mix)
-
-
-def resolved_stages(
-    stages: tuple[PreferenceStageConfig, ...], sizes: Mapping[str, int], rows_per_step: int
-) -> list[Stage]:
-    """All stages with their end steps, once the rows of every data set are counted."""
-    resolved: list[Stage] = []
-    for stage in stages:
-        start = resolved[-1].until_step if resolved else 0
-        resolved.append(stage.resolved(start, sizes, rows_per_step))
-    return resolved

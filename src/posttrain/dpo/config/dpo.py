@@ -5,21 +5,20 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord, require_all_used
+from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord, StageConfig, require_all_used
 from posttrain.config.sections.evaluation import GradedEvaluationConfig
 from posttrain.config.sections.generation import GenerationConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig, OneOrSeveralModels, require_lora_fits
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
-from posttrain.config.sections.training import TrainingConfig, require_steps_fit
+from posttrain.config.sections.training import TrainingConfig, require_lora_plus_fits, require_steps_fit
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import OneLine
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
+from posttrain.data.curriculum.stages import check_stages, resolved_stages
 from posttrain.dpo.config.data import (
     AnyPreferences,
     OnUselessPair,
-    PreferenceStageConfig,
     PreferenceValidationConfig,
-    resolved_stages,
 )
 from posttrain.dpo.losses.logistic import DPOMethod
 from posttrain.dpo.losses.methods import AnyMethod
@@ -112,7 +111,7 @@ class DPOConfig(OneOrSeveralModels):
     """Graded answers to held-out prompts; none by default. If there is one, its reward decides which checkpoint is the
     best."""
 
-    stages: tuple[PreferenceStageConfig, ...] = Field(min_length=1)
+    stages: tuple[StageConfig, ...] = Field(min_length=1)
     """The curriculum: the stages in training order."""
 
     training: PreferenceTrainingConfig = PreferenceTrainingConfig()
@@ -190,27 +189,19 @@ class DPOConfig(OneOrSeveralModels):
 
     @field_validator("stages")
     @classmethod
-    def _stages_fit(
-        cls, stages: tuple[PreferenceStageConfig, ...], info: ValidationInfo
-    ) -> tuple[PreferenceStageConfig, ...]:
+    def _stages_fit(cls, stages: tuple[StageConfig, ...], info: ValidationInfo) -> tuple[StageConfig, ...]:
         datasets: dict[str, AnyPreferences] | None = info.data.get("datasets")
         if datasets is None:
             return stages
-        sizes = dict.fromkeys(datasets, 1)
-        resolved = resolved_stages(stages, sizes, 1)
-        if any(stage.epochs is not None for stage in stages):
-            # Their length is known only once the data are counted; until then every stage counts as one step.
-            resolved = [Stage(stage.name, end, stage.weights) for end, stage in enumerate(resolved, start=1)]
-        # The same checks as at training time, before any file is read: sizes of 1 stand for data not yet counted.
-        Curriculum(resolved, sizes, rows_per_step=1, seed=0)
-        used = {name for stage in resolved for name in stage.weights}
-        require_all_used(datasets, used)
+        require_all_used(datasets, check_stages(stages, datasets))
         return stages
 
     @field_validator("training")
     @classmethod
     def _steps_fit(cls, training: PreferenceTrainingConfig, info: ValidationInfo) -> PreferenceTrainingConfig:
-        stages: tuple[PreferenceStageConfig, ...] = info.data.get("stages", ())
+        if "lora" in info.data:
+            require_lora_plus_fits(training, info.data["lora"], info.data.get("model"))
+        stages: tuple[StageConfig, ...] = info.data.get("stages", ())
         if stages and stages[-1].until_step is not None:
             require_steps_fit(training, stages[-1].until_step)
         return training

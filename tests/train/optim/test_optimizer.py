@@ -1,0 +1,158 @@
+"""The optimizers of a config: of torch and schedulefree by name, Muon with its AdamW, and one's own class."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from peft.optimizers import create_loraplus_optimizer
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+from posttrain.config.sections.optimizers import OPTIMIZERS, OptimizerName
+from posttrain.config.sections.training import TrainingConfig
+from posttrain.errors import ConfigError
+from posttrain.train.optim.optimizer import averages_weights, make_optimizers, require_class
+from posttrain.train.optim.update import update
+
+ON_ANY_DEVICE: list[OptimizerName] = [name for name, each in OPTIMIZERS.items() if each.package != "bitsandbytes"]
+
+
+def training(optimizer: Any, **keys: Any) -> TrainingConfig:
+    constant = {"schedule": "constant"} if str(optimizer).startswith("schedule_free") else {}
+    return TrainingConfig.model_validate({"optimizer": optimizer, **constant, **keys})
+
+
+class Model(nn.Module):
+    """An embedding, a matrix with its bias, a frozen matrix, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(3, 2)
+        self.linear = nn.Linear(2, 2)
+        self.frozen = nn.Linear(2, 2).requires_grad_(False)
+        self.head = nn.Linear(2, 3, bias=False)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embedding
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.linear(self.embedding(ids)))
+
+
+def decays(optimizers: list[torch.optim.Optimizer]) -> dict[tuple[int, ...], float]:
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return {tuple(each.shape): group["weight_decay"] for group in groups for each in group["params"]}
+
+
+@pytest.mark.parametrize("name", ON_ANY_DEVICE)
+def test_an_optimizer_has_what_is_trained_and_only_matrices_decay(name: OptimizerName):
+    assert decays(make_optimizers(Model(), training(name, weight_decay=0.1))) == {
+        (3, 2): 0.1,  # embedding and head have one shape
+        (2, 2): 0.1,
+        (2,): 0.0,
+    }
+
+
+def test_adam_has_the_numbers_of_the_config():
+    settings = TrainingConfig(beta1=0.8, beta2=0.95, epsilon=1e-6, learning_rate=3e-4)
+    (optimizer,) = make_optimizers(Model(), settings)
+    assert isinstance(optimizer, torch.optim.AdamW)
+    group = optimizer.param_groups[0]
+    assert (group["betas"], group["eps"], group["lr"]) == ((0.8, 0.95), 1e-6, 3e-4)
+
+
+@pytest.mark.parametrize(("name", "default"), [("sgd", 0), ("muon", 0.95), ("schedule_free_sgd", 0.9)])
+def test_a_momentum_that_is_not_given_is_the_libraries_own(name: OptimizerName, default: float):
+    assert make_optimizers(Model(), training(name))[0].param_groups[0]["momentum"] == default
+    assert make_optimizers(Model(), training(name, momentum=0.5))[0].param_groups[0]["momentum"] == 0.5
+
+
+@pytest.mark.parametrize("name", ON_ANY_DEVICE)
+def test_the_states_have_the_size_that_memory_is_estimated_with(name: OptimizerName):
+    layer = nn.Linear(128, 128, bias=False)
+    (optimizer,) = make_optimizers(layer, training(name))
+    if averages_weights(optimizer):
+        optimizer.train()  # pyright: ignore[reportAttributeAccessIssue]
+    layer(torch.ones(1, 128)).sum().backward()
+    optimizer.step()
+    tensors = [each for state in optimizer.state.values() for each in state.values() if torch.is_tensor(each)]
+    found = sum(each.numel() * each.element_size() for each in tensors) / layer.weight.numel()
+    # Adafactor has a number per row and column, and all have the number of steps.
+    assert found == pytest.approx(OPTIMIZERS[name].state_bytes, abs=0.1)
+
+
+def test_muon_has_the_matrices_of_the_layers_and_adamw_the_rest():
+    model, alone = Model(), None
+    muon, adamw = make_optimizers(model, training("muon", learning_rate=0.1, beta1=0.8))
+    alone = copy.deepcopy(model)
+    expected = [
+        torch.optim.Muon([alone.linear.weight], lr=0.1, weight_decay=0, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW([alone.embedding.weight, alone.linear.bias, alone.head.weight], lr=0.1, betas=(0.8, 0.999)),
+    ]
+    expected[1].param_groups[0]["weight_decay"] = 0
+    for each, optimizers in ((model, [muon, adamw]), (alone, expected)):
+        each(torch.tensor([0, 1])).square().sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-7)
+
+
+def test_ones_own_class_has_its_arguments_and_decays_matrices_only():
+    own = {"class": "torch.optim.Adagrad", "arguments": {"lr_decay": 0.5, "weight_decay": 0.1}}
+    optimizers = make_optimizers(Model(), training(own, learning_rate=0.3))
+    group = optimizers[0].param_groups[0]
+    assert isinstance(optimizers[0], torch.optim.Adagrad) and (group["lr"], group["lr_decay"]) == (0.3, 0.5)
+    assert decays(optimizers) == {(3, 2): 0.1, (2, 2): 0.1, (2,): 0.0}
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ({"class": "torch.optim.Adagrad", "arguments": {"lr_dekay": 1}}, "lr_dekay.*arguments are lr_decay, weight_d"),
+        ({"class": "torch.optim.SGD", "arguments": {"momentum": -1}}, "SGD cannot be created: .*momentum"),
+        ({"class": "torch.optim.Adagrat"}, "torch.optim.Adagrat is not an optimizer"),
+        ({"class": "torch.nn.Linear"}, "torch.nn.Linear is not an optimizer"),
+        ({"class": "no_such_package.Optimizer"}, "there is no module 'no_such_package'"),
+        ({"class": "torch.no_such_part.Optimizer"}, "there is no module 'torch.no_such_part'"),
+    ],
+    ids=range(6),
+)
+def test_a_class_that_cannot_be_created_is_refused_without_a_model(own: dict[str, Any], told: str):
+    with pytest.raises(ConfigError, match=f"training.optimizer: .*{told}"):
+        require_class(training(own))
+
+
+def test_only_optimizers_with_an_average_of_their_own_are_known_to_have_one():
+    found = [name for name in ON_ANY_DEVICE if averages_weights(require_class(training(name)))]
+    assert found == ["schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd"]
+
+
+def rates_after_an_update(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, float]:
+    names = {id(each): name for name, each in model.named_parameters()}
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return {names[id(each)]: group["lr"] for group in groups for each in group["params"]}
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_lora_plus_multiplies_the_rate_of_the_matrices_b_at_every_step_as_pefts_own(tiny_model, name: OptimizerName):
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_model), LoraConfig(target_modules="all-linear"))
+    optimizers = make_optimizers(model, training(name, lora_plus_ratio=16))
+    update(optimizers, torch.amp.GradScaler("cpu", enabled=False), 1e-3, 0)
+    found = rates_after_an_update(model, optimizers)
+    theirs = create_loraplus_optimizer(model, torch.optim.AdamW, lr=1e-3, loraplus_lr_ratio=16)  # pyright: ignore[reportArgumentType]
+    assert found == rates_after_an_update(model, [theirs])
+    assert {each for name, each in found.items() if "lora_B" in name} == {16e-3} and set(found.values()) == {
+        1e-3,
+        16e-3,
+    }
+
+
+def test_lora_plus_without_lora_is_refused():
+    with pytest.raises(ConfigError, match="lora_plus_ratio: no LoRA matrix B is trained"):
+        make_optimizers(Model(), training("adamw", lora_plus_ratio=4))
