@@ -13,7 +13,7 @@ from dataserver.serving import a_config
 from dpo.dpo_runs import write_run as write_dpo_run
 from posttrain.config.load import load_config
 from posttrain.config.sections.datasets import DatasetConfig
-from posttrain.data.sources import open_source
+from posttrain.data.sources import RecordSet, open_source
 from posttrain.data.token_arrays import mapped_array
 from posttrain.errors import DataError
 from posttrain.models.load import choose_backend
@@ -29,8 +29,8 @@ def sprung(tmp_path: Path) -> Path:
     return tmp_path / "sprung"
 
 
-def read(path: Path | str) -> None:
-    open_source(DatasetConfig(path=str(path))).read("skip", require_answer=True)
+def read(path: Path | str) -> RecordSet:
+    return open_source(DatasetConfig(path=str(path))).read("skip", require_answer=True)
 
 
 @pytest.mark.parametrize("name", ["rows.pkl", "rows.pickle", "rows.npy", "rows.pt", "rows.joblib", "rows.bin"])
@@ -56,7 +56,7 @@ def test_data_that_are_a_pickle_under_another_name_are_refused(
     assert not sprung.exists()
 
 
-def test_a_folder_of_data_sets_is_refused_with_whatever_is_in_it(
+def test_of_a_saved_data_set_only_the_tables_are_read(
     tmp_path: Path, sprung: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also under a name that could be a hub repository, with a loading script that older `datasets` versions ran."""
@@ -69,8 +69,7 @@ def test_a_folder_of_data_sets_is_refused_with_whatever_is_in_it(
     monkeypatch.chdir(tmp_path)
 
     for name in (folder, "owner/name", "./owner/name"):
-        with pytest.raises(DataError, match="name"):
-            read(name)
+        assert len(read(name).records) == 1
 
     assert not sprung.exists()
 
