@@ -12,6 +12,7 @@ from pathlib import Path
 from config_reference import render_reference
 from grader_reference import render_catalogue
 
+from posttrain.config.peer_keys import PEER_KEYS
 from posttrain.config.schema import json_schema
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dpo.config.dpo import DPOConfig
@@ -59,6 +60,7 @@ _GRADER_PAGE = {"graders.NAME": "[graders](graders.md)"}
 
 _LEFT_OUT = {"errors", "base"}
 """Packages that any other may import."""
+_KEYS = re.compile(r"(<!-- keys -->\n\n).*?(<!-- /keys -->)", re.DOTALL)
 _PICTURE = re.compile(r"(<!-- imports: .*? -->\n).*?(<!-- /imports -->)", re.DOTALL)
 
 
@@ -96,6 +98,19 @@ def _architecture() -> str:
     return _PICTURE.sub(lambda found: found[1] + drawn + found[2], page)
 
 
+def _peer_keys() -> str:
+    """The page for users of other tools, with the table of their keys between its markers."""
+    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    lines = []
+    for topic, settings in PEER_KEYS.items():
+        lines += [f"### {topic}", "", "| there | here | |", "|---|---|---|"]
+        for each in settings:
+            there, here = (", ".join(f"`{name}`" for name in names) for names in (each.names, each.ours))
+            lines.append(f"| {there} | {here} | {each.remark} |")
+        lines.append("")
+    return _KEYS.sub(lambda found: found[1] + "\n".join(lines) + found[2], page)
+
+
 def rendered() -> dict[Path, str]:
     """Each written file and its text."""
     reference = _CONFIGS + render_reference("The config of toolkit-sft", SFTConfig)
@@ -116,6 +131,7 @@ def rendered() -> dict[Path, str]:
     return {
         ROOT / "docs" / "config-reference.md": reference,
         ROOT / "docs" / "architecture.md": _architecture(),
+        ROOT / "docs" / "coming-from.md": _peer_keys(),
         ROOT / "docs" / "graders.md": _GRADERS + render_catalogue(),
         ROOT / "configs" / "data" / "schema.json": json_schema(DataConfig),
         ROOT / "configs" / "sft" / "schema.json": json_schema(SFTConfig),

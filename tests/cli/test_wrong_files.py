@@ -48,11 +48,20 @@ def test_a_config_that_is_not_there_is_told_with_the_folder_in_which_it_was_soug
     assert refusal("tiny") == "tiny: this is a folder; give the YAML file in it"
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "rows.csv", "rows.parquet"])
+def test_data_in_the_place_of_a_config_are_told_as_what_they_are(name: str, folder: Path, refusal: Refusal):
+    assert refusal(name).startswith(f"{name} is data, not a config; toolkit-init --data {name}")
+
+
 # What is wrong: `model.name`, and the message; {here} is the config's folder.
 NO_MODEL = {
     "a folder that is not there": ("./tyni", "model.name: there is no folder {here}/tyni"),
+    "a folder that is misspelt behind one that is there": (
+        "tiny/one",
+        "model.name: there is no folder {here}/tiny/one",
+    ),
     "a folder without a model": (".", "model.name: {here} has no config.json, so it is not a model folder"),
-    "a GGUF file that is not there": ("tiny.gguf", "model.name: there is no file {here}/tiny.gguf"),
+    "a GGUF file that is not there": ("tiny.gguf", "model.name: there is no file {here}/tiny.gguf; did you mean tiny?"),
     "too many slashes": (
         "a/b/c",
         "model.name: 'a/b/c' is neither a folder, nor a Hugging Face id such as owner/name, nor one of the packaged "

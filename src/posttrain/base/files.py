@@ -10,15 +10,24 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import BinaryIO
 
-from posttrain.base.text import as_shown
+from posttrain.base.text import as_shown, on_one_line
 from posttrain.errors import DataError
 
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 # torch's file writer does not report the cause.
 _UNTOLD = ("PytorchStreamWriter failed writing", "file write failed", "unexpected pos")
+
+
+def nearest_name(path: Path) -> str:
+    """The name nearest to that of a missing file or folder, as the end of a message; empty if there is none."""
+    if os.path.exists(path) or not os.path.isdir(path.parent):
+        return ""
+    close = get_close_matches(path.name, [each.name for each in path.parent.iterdir()], n=1)
+    return f"; did you mean {on_one_line(close[0])}?" if close else ""
 
 
 @contextmanager

@@ -21,6 +21,7 @@ def rl_train(
     config: doorway.ConfigFile,
     set_: doorway.Overrides = None,
     run_name: doorway.RunName = None,
+    output_dir: doorway.OutputDir = None,
     resume: doorway.Resume = False,
     overwrite: doorway.Overwrite = False,
     rollouts_from: Annotated[Path | None, typer.Option(metavar="RUN", help=_ROLLOUTS)] = None,
@@ -31,7 +32,7 @@ def rl_train(
 ) -> None:
     """Train by GRPO or a relative, with prompts and rewards from a dataserver."""
     with doorway.clear_errors(debug):
-        settings = load_config(config, RLConfig, set_ or ())
+        settings = load_config(config, RLConfig, [*(set_ or ()), *doorway.as_override(output_dir)])
         name = choose_run_name(run_name, settings.run, config)
         require_room_for_run(settings.run)
         if dry_run:

@@ -18,6 +18,7 @@ def sft(
     config: doorway.ConfigFile,
     set_: doorway.Overrides = None,
     run_name: doorway.RunName = None,
+    output_dir: doorway.OutputDir = None,
     resume: doorway.Resume = False,
     overwrite: doorway.Overwrite = False,
     dry_run: doorway.DryRun = False,
@@ -27,7 +28,7 @@ def sft(
 ) -> None:
     """Fine-tune a chat model on conversations, in the stages of a curriculum."""
     with doorway.clear_errors(debug):
-        settings = load_config(config, SFTConfig, set_ or ())
+        settings = load_config(config, SFTConfig, [*(set_ or ()), *doorway.as_override(output_dir)])
         name = choose_run_name(run_name, settings.run, config)
         require_room_for_run(settings.run)
         require_data_files(settings.data_sources())

@@ -15,6 +15,7 @@ from pydantic_core.core_schema import ErrorType
 
 from posttrain.base.text import on_one_line
 from posttrain.config.keys import KeyPath, Problem, is_secret, shown
+from posttrain.config.peer_keys import BY_NAME
 
 MOST_FOUND = 200
 """How many of pydantic's errors are reported; thousands would take minutes, and nobody reads them."""
@@ -160,12 +161,35 @@ def _did_you_mean(typed: str, known: Iterable[str]) -> str:
 
 def _unknown_key(key: str, section: list[Any], model: type[BaseModel]) -> str:
     known = dict.fromkeys(name for kind in section for name in _fields(kind))
+    if hint := _peer_hint(key, model):
+        return f"unknown key; {hint}"
     if close := _did_you_mean(key, known):
         return f"unknown key{close}"
     elsewhere = list(_places_of(key, model))
     if len(elsewhere) == 1:
         return f"unknown key here; did you mean {elsewhere[0]}?"
     return f"unknown key; the keys here are: {', '.join(known)}" if known else "unknown key; no keys are allowed here"
+
+
+def _peer_hint(key: str, model: type[BaseModel]) -> str:
+    """What a key of another tool is called in this config; empty if the key is none, or this config has no such key."""
+    peer = BY_NAME.get(key)
+    if peer is None or any(path.split(".")[-1] == key for path in peer.ours):
+        return ""  # the same key in another section is found by its name
+    if not peer.ours:
+        return peer.remark
+    ours = next((path for path in peer.ours if _has_path(model, path)), None)
+    if ours is None:
+        return ""
+    return f"here it is {ours}" + f" ({peer.remark})" * bool(peer.remark)
+
+
+def _has_path(model: type[BaseModel], path: str) -> bool:
+    """Whether a config has a key at a path such as `stages.N.mix`."""
+    kinds: list[Any] = [model]
+    for part in path.split("."):
+        kinds = [inner for kind in kinds for inner in _types_at(kind, 0 if part in ("N", "NAME") else part)]
+    return bool(kinds)
 
 
 def _hint(errors: Iterable[ErrorDetails], value: Any) -> str:

@@ -30,6 +30,7 @@ from posttrain.errors import ConfigError
 
 T = TypeVar("T", bound=BaseModel)
 
+_DATA_ENDINGS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 _AFTER_ALL_LINES = MAX_BYTES
 
 
@@ -39,6 +40,10 @@ def load_config(path: Path, model: type[T], overrides: "Sequence[str | Override]
     Raises one `ConfigError` with all problems, sorted by line. The config keeps no reference to its file.
     """
     path = Path(path)
+    if path.name.lower().removesuffix(".gz").endswith(_DATA_ENDINGS):
+        raise ConfigError(
+            f"{as_shown(path)} is data, not a config; toolkit-init --data {as_shown(path)} writes a config for it"
+        )
     source = read_yaml(path)
     data: dict[str, Any] = source.data
     name = as_shown(path)

@@ -41,6 +41,7 @@ VariableName = Annotated[str, AfterValidator(_names_a_variable)]
 
 
 # Endings of file names; a hub id with one of them would be strange.
+_WILD = frozenset("*?")
 _FILE_ENDINGS = (".gguf", ".jsonl", ".json", ".jsonl.gz", ".parquet", ".csv", ".tsv")
 
 
@@ -48,9 +49,16 @@ def _resolve_local(value: object, info: ValidationInfo) -> object:
     """Make a value that is meant as a local path absolute, like all paths in a config; leave other names alone."""
     if not isinstance(value, str) or not value.strip():
         return value
-    meant_as_path = value.startswith((".", "/", "~")) or value.lower().endswith(_FILE_ENDINGS)
     path = resolve_path(value, info)
+    has_ending = value.lower().endswith(_FILE_ENDINGS) or not _WILD.isdisjoint(value)
+    meant_as_path = value.startswith((".", "/", "~")) or has_ending or _begins_with_a_folder(value, info)
     return str(path) if meant_as_path or Path(path).exists() else value
+
+
+def _begins_with_a_folder(value: str, info: ValidationInfo) -> bool:
+    """Whether the part before the first slash is a folder, as in a path whose end is misspelt."""
+    first, slash, _ = value.partition("/")
+    return bool(slash) and Path(resolve_path(first, info)).is_dir()
 
 
 LocalOrNamed = Annotated[str, BeforeValidator(_resolve_local), Field(min_length=1)]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from posttrain.base.cache import file_digest
+from posttrain.base.files import nearest_name
 from posttrain.base.secrets import without_secrets
 from posttrain.errors import ModelError
 
@@ -69,7 +70,7 @@ def locate_model(name: str, key: str = "model") -> ModelLocation:
     path = Path(name)
     if name.endswith(".gguf"):
         if not path.is_file():
-            raise ModelError(f"{key}.name: there is no file {path}")
+            raise ModelError(f"{key}.name: there is no file {path}{nearest_name(path)}")
         return ModelLocation("gguf", str(path))
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -77,7 +78,7 @@ def locate_model(name: str, key: str = "model") -> ModelLocation:
         require_no_pickle(path, f"{key}.name")
         return ModelLocation("folder", str(path))
     if path.is_absolute() or name.startswith("."):
-        raise ModelError(without_secrets(f"{key}.name: there is no folder {path}"))
+        raise ModelError(without_secrets(f"{key}.name: there is no folder {path}{nearest_name(path)}"))
     if name.count("/") > 1 or " " in name:
         raise ModelError(
             f"{key}.name: {without_secrets(name)!r} is neither a folder, nor a Hugging Face id such as owner/name, "

@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
-from posttrain.base.text import as_shown, on_one_line
+from posttrain.base.files import nearest_name
+from posttrain.base.text import as_shown
 from posttrain.config.sections.datasets import PathConfig
 from posttrain.config.sections.optimizers import OPTIMIZERS, OwnOptimizer
 from posttrain.config.sections.run import RunConfig, require_run_name
@@ -66,13 +66,6 @@ def require_data_files(sources: Mapping[str, PathConfig]) -> None:
             if not is_saved(path):
                 find_files(path, prose=True)
         except DataError as error:
-            problems.append(f"{key}.path: {error}{_did_you_mean(path)}")
+            problems.append(f"{key}.path: {error}{nearest_name(path)}")
     if problems:
         raise DataError("\n  ".join([f"{len(problems)} files cannot be read:"] * (len(problems) > 1) + problems))
-
-
-def _did_you_mean(path: Path) -> str:
-    if path.exists() or not path.parent.is_dir():
-        return ""
-    close = get_close_matches(path.name, [file.name for file in path.parent.iterdir()], n=1)
-    return f"; did you mean {on_one_line(close[0])}?" if close else ""
