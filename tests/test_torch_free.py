@@ -32,7 +32,8 @@ NEEDS_HTTP = ["base.http"]
 # In other packages, the modules that read data, check configs, and plan or inspect runs.
 LIGHT_MODULES = [
     "errors",
-    *(f"data.{name}" for name in ("json_lines", "records", "tables", "sources", "step_plan", "ledger")),
+    *(f"data.{name}" for name in ("records", "sources", "curriculum.step_plan", "ledger")),
+    *(f"data.readers.{name}" for name in ("json_lines", "tables", "open", "texts")),
     *("data.overlap", "data.row_texts"),
     *(f"models.{name}" for name in ("backend", "location", "load", "gguf")),
     *(f"runs.{name}" for name in ("checkpoints", "directory", "manifest", "metrics", "resume", "trained_run")),

@@ -122,7 +122,7 @@ def test_of_very_many_records_the_lines_of_the_first_are_listed(monkeypatch: pyt
     monkeypatch.setattr(bad_records, "_LISTED_LINES", 23)
     many = Refused()
     for line in range(1, 31):
-        many.add(f"f:{line}: wrong", str(line))
+        many.add(f"f:{line}", f"wrong {line}", str(line))
     assert (many.count, len(many.shown)) == (30, 20)
     assert "... and 10 more, in lines 21, 22, 23, ...\n" in str(many.as_bad("f", 1))
     assert "... and 10 more, in lines 21, 22, 23, ...\n" in str(many.as_useless("f", 1))

@@ -26,7 +26,7 @@ def write(folder: Path, *rows: dict, name: str = "data.jsonl") -> Path:
     [
         ({"messages": []}, "sft", {"messages": "messages"}),
         ({"question": "q", "answer": "a"}, "sft", {"prompt": "question", "completion": "answer"}),
-        ({"instruction": "q", "output": "a", "id": 1}, "sft", {"prompt": "instruction", "completion": "output"}),
+        ({"instruction": "q", "output": "a", "id": 1}, "sft", {"messages": "messages"}),
         ({"prompt": "q", "completion": "a"}, "sft", {"prompt": "prompt", "completion": "completion"}),
         ({"chosen": [], "rejected": []}, "dpo", {"chosen": "chosen", "rejected": "rejected"}),
         (
@@ -54,8 +54,8 @@ def test_a_column_of_system_messages_is_always_written_because_no_config_reads_o
 def test_columns_that_are_not_used_are_told(tmp_path: Path) -> None:
     row = {"instruction": "Add.", "input": "1 and 2", "output": "3", "id": 7, "note": None}
     guess = guess_columns(write(tmp_path, row), None)
-    assert guess.columns == {"prompt": "instruction", "completion": "output"}
-    assert guess.unused == ["input", "id"]
+    assert guess.columns == {"messages": "messages"}  # as Alpaca rows are read
+    assert guess.unused == ["output", "id"]
 
 
 def test_an_answer_is_the_gold_of_grpo(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
 from posttrain.config.load import load_config
-from posttrain.data.text_rows import require_readable
+from posttrain.data.readers.texts import require_readable
 from posttrain.hub.check import require_push
 from posttrain.runs.checks import choose_run_name, require_data_files, require_optimizer, require_room_for_run
 from posttrain.sft.config import SFTConfig

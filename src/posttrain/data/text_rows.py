@@ -5,67 +5,23 @@ chunk begins with the last token of the one before it, which is not trained ther
 first is predicted exactly once. Control tokens typed in a text stay text.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
 from posttrain.base.cache import cache_dir
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.config.sections.datasets import AnyTrainingData, OnBadRecord, TextsConfig
+from posttrain.config.sections.datasets import OnBadRecord, TextsConfig
 from posttrain.conversation.encoder import HfTextEncoder
 from posttrain.conversation.masks import TokenRow
 from posttrain.data import tokenized
 from posttrain.data.bad_records import bad_records_first
 from posttrain.data.ledger import Ledger
 from posttrain.data.preparation import Numbered, SideRows, tokenizer_digest, write_rows
-from posttrain.data.readers.json_lines import Line
-from posttrain.data.records import columns_found
-from posttrain.data.sources import (
-    Attempt,
-    Examples,
-    ExampleStream,
-    Parsed,
-    open_rows,
-    open_source,
-    require_usable_start,
-    values,
-)
+from posttrain.data.readers.texts import open_texts
+from posttrain.data.sources import ExampleStream
 from posttrain.data.tokenized import TokenizedDataset
-from posttrain.errors import DataError, ModelError
-
-
-def open_training_data(config: AnyTrainingData) -> Examples[Parsed] | Examples[str]:
-    """The conversations or texts that a config names; DataError if there are none to read."""
-    return open_texts(config) if isinstance(config, TextsConfig) else open_source(config).examples(require_answer=True)
-
-
-def require_readable(sources: Iterable[AnyTrainingData], on_bad_record: OnBadRecord) -> None:
-    """Raise DataError if of the first records of a data set none can be used; see `require_usable_start`."""
-    require_usable_start([([each.path], partial(open_training_data, each)) for each in sources], on_bad_record)
-
-
-def open_texts(config: TextsConfig) -> Examples[str]:
-    """The texts that a config names; DataError if there are none to read."""
-    source = open_rows(config.path, {"text": config.column}, config.split, "columns", prose=True)
-
-    def attempts() -> Iterator[Attempt[str]]:
-        for line in source.lines():
-            yield Attempt(source.place(line.number), line.number, partial(_text, line, config.column))
-
-    return Examples(source.name, source.digest, attempts, lambda: None, source.note)
-
-
-def _text(line: Line, column: str) -> str:
-    row: Mapping[str, Any] = values(line)
-    text = row.get(column)
-    if not isinstance(text, str):
-        raise DataError(f"needs a text in column {column!r}, but has {columns_found(row)}")
-    if not text.strip():
-        raise DataError(f"the text in column {column!r} is blank")
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise DataError(f"the text in column {column!r} holds a lone surrogate")
-    return text
+from posttrain.errors import ModelError
 
 
 def prepare_texts(

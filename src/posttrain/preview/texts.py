@@ -6,7 +6,7 @@ from typing import Any
 from posttrain.base.text import counted
 from posttrain.config.sections.datasets import TextsConfig
 from posttrain.data.readers.open import place_in
-from posttrain.data.text_rows import open_texts
+from posttrain.data.readers.texts import open_texts
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.errors import DataError
 from posttrain.preview.rows import Shown, counts, wanted

@@ -9,8 +9,8 @@ from posttrain.config.sections.datasets import AnyTrainingData, OnBadRecord
 from posttrain.config.sections.training import accumulation_steps
 from posttrain.data.curriculum.curriculum import Curriculum, Draw
 from posttrain.data.ledger import ledger_table
+from posttrain.data.readers.texts import open_training_data
 from posttrain.data.sources import ExampleStream
-from posttrain.data.text_rows import open_training_data
 from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.sft.config import SFTConfig
 from posttrain.train.plan import (

@@ -107,8 +107,10 @@ def load_parquet(path: Path) -> "Dataset":
 
 def first_parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     """Rows from the start of a Parquet file, with all columns; reads no more than it has to."""
-    from pyarrow.parquet import ParquetFile
-
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        return
     try:
         for batch in ParquetFile(path).iter_batches(batch_size=100):
             yield from (without_nulls(row) for row in batch.to_pylist())

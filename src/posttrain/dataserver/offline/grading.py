@@ -20,6 +20,7 @@ from posttrain.dataserver.offline.completions import Completion
 from posttrain.dataserver.offline.display import show_table
 from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.schemas import GradeItem, GradeResult, reward_formula
+from posttrain.errors import DataError
 
 _BATCH = 256
 # Batches in progress: the workers grade the next ones while the slowest completions of one are awaited.
@@ -170,4 +171,10 @@ async def _finish(loaded: Loaded, batch: list[_Asked[C]], answers: Answers, done
 def data_files(config: DataserverConfig) -> list[Path]:
     """The files of a config's data sets, none of which may be an output."""
     named = [config.data_root / each.path for each in config.datasets.values() if isinstance(each, FileDataset)]
-    return [file for path in named for file in find_files(path).files]
+    files: list[Path] = []
+    for path in named:
+        try:
+            files += find_files(path).files
+        except DataError:  # whoever reads the data says what is wrong with them
+            files.append(path)
+    return files
