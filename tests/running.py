@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,3 +35,17 @@ def kill_after(lines: int, config: Path, run: Path, command: Sequence[str | Path
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
+
+
+def require_equal_after_a_kill(
+    toolkit: Callable[..., object], left_alone: Path, killed: Path, runs: Path, files: Sequence[str]
+) -> None:
+    """Run one SFT config as it is, kill and resume the other: their metrics and files must be equal, bit for bit."""
+    toolkit("toolkit-sft", left_alone)
+    kill_after(4, killed, runs / "killed")
+    assert not (runs / "killed" / "result.json").exists()
+    toolkit("toolkit-sft", killed, "--resume")
+
+    assert metrics(runs / "killed") == metrics(runs / "left_alone")
+    for file in files:
+        assert (runs / "killed" / file).read_bytes() == (runs / "left_alone" / file).read_bytes()

@@ -11,22 +11,16 @@ from posttrain.config.load import load_config
 from posttrain.errors import ConfigError
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.train import train
-from running import kill_after, metrics
+from running import metrics, require_equal_after_a_kill
 
 
 def test_a_killed_run_goes_on_bit_for_bit(write_config, toolkit, tmp_path):
     # Dropout is on, checkpoints are at steps 3 and 6, and the kill comes after step 4 or 5: steps 4 and 5 are
     # trained twice and must give the same result.
     left_alone, killed = write_config("left_alone"), write_config("killed")
-    toolkit("toolkit-sft", left_alone)
-    kill_after(4, killed, tmp_path / "runs" / "killed")
-    assert not (tmp_path / "runs" / "killed" / "result.json").exists()
-    toolkit("toolkit-sft", killed, "--resume")
-
-    runs = tmp_path / "runs"
-    assert metrics(runs / "killed") == metrics(runs / "left_alone")
-    for file in ("adapter_model.safetensors", "checkpoint-8/optimizer.pt"):
-        assert (runs / "killed" / file).read_bytes() == (runs / "left_alone" / file).read_bytes()
+    require_equal_after_a_kill(
+        toolkit, left_alone, killed, tmp_path / "runs", ("adapter_model.safetensors", "checkpoint-8/optimizer.pt")
+    )
 
 
 @pytest.mark.ranks

@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from posttrain.config.load import load_config
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.train import train
-from running import kill_after, metrics
+from running import metrics, require_equal_after_a_kill
 
 SIZES = {"rows_per_step": 4, "micro_batch_size": 2, "learning_rate": 1e-2}
 VALIDATION = {"dataset": {"path": "held_out.jsonl"}, "every": 2}
@@ -18,15 +18,7 @@ def test_a_killed_schedule_free_run_goes_on_bit_for_bit(write_config, toolkit, t
     schedule_free = {"optimizer": "schedule_free_adamw", "schedule": "constant", "warmup_ratio": 0.25}
     sections = {"training": {**SIZES, **schedule_free}, "validation": VALIDATION}
     left_alone, killed = write_config("left_alone", **sections), write_config("killed", **sections)
-    toolkit("toolkit-sft", left_alone)
-    kill_after(4, killed, tmp_path / "runs" / "killed")
-    assert not (tmp_path / "runs" / "killed" / "result.json").exists()
-    toolkit("toolkit-sft", killed, "--resume")
-
-    runs = tmp_path / "runs"
-    assert metrics(runs / "killed") == metrics(runs / "left_alone")
-    for file in FILES:
-        assert (runs / "killed" / file).read_bytes() == (runs / "left_alone" / file).read_bytes()
+    require_equal_after_a_kill(toolkit, left_alone, killed, tmp_path / "runs", FILES)
 
 
 def test_an_adapter_goes_on_from_the_weights_in_training_and_leaves_those_that_are_exported(write_config, tmp_path):

@@ -57,6 +57,15 @@ def _path_or_as_is(value: object, info: ValidationInfo) -> object:
     return resolve_path(value, info) if isinstance(value, str | Path) else value
 
 
+def type_by_default(name: str) -> BeforeValidator:
+    """A validator for a union of sections told apart by `type`: one without it is of the type `name`."""
+
+    def with_type(value: object) -> object:
+        return {"type": name, **value} if isinstance(value, dict) and "type" not in value else value
+
+    return BeforeValidator(with_type)
+
+
 ConfigPath = Annotated[Path, BeforeValidator(_path_or_as_is)]
 
 

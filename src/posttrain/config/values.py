@@ -40,8 +40,8 @@ VariableName = Annotated[str, AfterValidator(_names_a_variable)]
 """Name of an environment variable, in capitals. Its value is never shown once a config has named it."""
 
 
-# Endings of file names; a hub id with one of them would be strange.
 _WILD = frozenset("*?")
+# Endings of file names; a hub id with one of them would be strange.
 _FILE_ENDINGS = (".gguf", ".jsonl", ".json", ".jsonl.gz", ".parquet", ".csv", ".tsv")
 
 

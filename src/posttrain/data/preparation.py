@@ -18,7 +18,7 @@ from posttrain.conversation.truncation import Outcome, truncate
 from posttrain.data import tokenized
 from posttrain.data.bad_records import bad_records_first
 from posttrain.data.ledger import Ledger
-from posttrain.data.sources import ExampleStream, Parsed, Source, open_source
+from posttrain.data.sources import Examples, ExampleStream, Parsed, Source, open_source
 from posttrain.data.splits import content_hash
 from posttrain.data.token_arrays import TokenArrays
 from posttrain.data.tokenized import TokenizedDataset
@@ -58,27 +58,49 @@ def prepare_dataset(
         DataError: there are bad records and `on_bad_record` is error, or nothing can be learnt from the data.
     """
     source = open_source(config)
-    if source.note is not None:
-        report(source.note)
+    examples = source.examples(require_answer=True)
     folder = tokenized_folder(source, chat, tokenizer, on_bad_record, training_template)
-    dataset = tokenized.load(folder, name)
-    if dataset is None:
-        report(f"tokenising {name} ({config.path})")
-        ledger = Ledger(name)
-        stream = ExampleStream(source.examples(require_answer=True), on_bad_record)
-        examples = iter(stream)
-        with bad_records_first(examples):
-            encoder = conversation_encoder(chat, tokenizer, training_template)
 
-            def encode(batch: Numbered[Parsed]) -> list[SideRows]:
-                return [_encoded(batch, chat, encoder, ledger)]
+    def encoding(ledger: Ledger) -> Callable[[Numbered[Parsed]], SideRows]:
+        encoder = conversation_encoder(chat, tokenizer, training_template)
+        return lambda batch: _encoded(batch, chat, encoder, ledger)
 
-            write_rows(stream, examples, encode, ledger, source.digest, [folder])
-        dataset = tokenized.load(folder, name)
-        assert dataset is not None
+    dataset = prepare_rows(name, config.path, examples, folder, encoding, on_bad_record, report)
     dataset.ledger.require_something_to_learn(chat.min_end_tokens_kept)
     if told := dataset.ledger.weights_summary([config.columns.weight]):
         report(f"{name}: {told}")
+    return dataset
+
+
+def prepare_rows(  # what is read, where it is kept, and how
+    name: str,
+    path: str,
+    examples: Examples[T],
+    folder: Path,
+    encoding: "Callable[[Ledger], Callable[[Numbered[T]], SideRows]]",
+    on_bad_record: OnBadRecord,
+    report: Callable[[str], None],
+) -> TokenizedDataset:
+    """The rows of one data set from its cache folder, or tokenised and written there.
+
+    Args:
+        encoding: makes the function that turns a batch into the rows to keep, and counts them in the ledger.
+
+    Raises:
+        DataError: there are bad records and `on_bad_record` is error, or none is usable.
+    """
+    if examples.note is not None:
+        report(examples.note)
+    dataset = tokenized.load(folder, name)
+    if dataset is None:
+        report(f"tokenising {name} ({path})")
+        ledger, stream = Ledger(name), ExampleStream(examples, on_bad_record)
+        records = iter(stream)
+        with bad_records_first(records):
+            encode = encoding(ledger)
+            write_rows(stream, records, lambda batch: [encode(batch)], ledger, examples.digest, [folder])
+        dataset = tokenized.load(folder, name)
+        assert dataset is not None
     return dataset
 
 

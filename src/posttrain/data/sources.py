@@ -290,7 +290,8 @@ def open_rows(
     is_own = format_ == "columns" or (format_ == "auto" and is_renamed)
     found = open_lines(source, None if every_column else wanted, split, prose=prose)
     if not is_own and (known := format_of(found, format_)) is not None:
-        found = converted(open_lines(source, None, split), known, format_)
+        whole = found if every_column else open_lines(source, None, split, prose=prose)
+        found = converted(whole, known, format_)
     return replace(found, lines=partial(_filled, found.lines, templates)) if templates else found
 
 

@@ -37,8 +37,12 @@ def content_hash(conversation: Conversation) -> int:
         [turn.role, turn.content, turn.reasoning, [[c.name, c.arguments] for c in turn.tool_calls], turn.name]
         for turn in conversation.messages
     ]
-    described = json.dumps([turns, conversation.tools], sort_keys=True)
-    return int.from_bytes(hashlib.blake2b(described.encode(), digest_size=8).digest(), "big")
+    return text_hash(json.dumps([turns, conversation.tools], sort_keys=True))
+
+
+def text_hash(text: str) -> int:
+    """64-bit hash of a text."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 class Splittable(Protocol):

@@ -6,7 +6,6 @@ first is predicted exactly once. Control tokens typed in a text stay text.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import blake2b
 from typing import Any
 
 from posttrain.base.cache import cache_dir
@@ -15,11 +14,10 @@ from posttrain.config.sections.datasets import OnBadRecord, TextsConfig
 from posttrain.conversation.encoder import HfTextEncoder
 from posttrain.conversation.masks import TokenRow
 from posttrain.data import tokenized
-from posttrain.data.bad_records import bad_records_first
 from posttrain.data.ledger import Ledger
-from posttrain.data.preparation import Numbered, SideRows, tokenizer_digest, write_rows
+from posttrain.data.preparation import Numbered, SideRows, prepare_rows, tokenizer_digest
 from posttrain.data.readers.texts import open_texts
-from posttrain.data.sources import ExampleStream
+from posttrain.data.splits import text_hash
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.errors import ModelError
 
@@ -39,8 +37,6 @@ def prepare_texts(
         ModelError: the tokenizer has no end token.
     """
     examples = open_texts(config)
-    if examples.note is not None:
-        report(examples.note)
     key = tokenized.cache_key(
         {
             "texts": examples.digest,
@@ -51,22 +47,21 @@ def prepare_texts(
         }
     )
     folder = cache_dir() / "tokenized" / key
-    dataset = tokenized.load(folder, name)
-    if dataset is None:
-        report(f"tokenising {name} ({config.path})")
-        ledger, stream = Ledger(name), ExampleStream(examples, on_bad_record)
-        records = iter(stream)
-        with bad_records_first(records):
-            encoder = TextRowEncoder(tokenizer, chat.max_length)
 
-            def encode(batch: Numbered[str]) -> list[SideRows]:
-                return [_encoded(batch, encoder, ledger)]
+    def encoding(ledger: Ledger) -> Callable[[Numbered[str]], SideRows]:
+        encoder = TextRowEncoder(tokenizer, chat.max_length)
+        return lambda batch: _encoded(batch, encoder, ledger)
 
-            write_rows(stream, records, encode, ledger, examples.digest, [folder])
-        dataset = tokenized.load(folder, name)
-        assert dataset is not None
+    dataset = prepare_rows(name, config.path, examples, folder, encoding, on_bad_record, report)
     dataset.ledger.require_something_to_learn(chat.min_end_tokens_kept)
     return dataset
+
+
+def end_of_text(tokenizer: Any) -> int:
+    """The token that ends a text; ModelError if the tokenizer has none."""
+    if tokenizer.eos_token_id is None:
+        raise ModelError("type: text: the tokenizer has no end token (eos_token), which ends each text")
+    return tokenizer.eos_token_id
 
 
 class TextRowEncoder:
@@ -77,9 +72,7 @@ class TextRowEncoder:
     """
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:
-        if tokenizer.eos_token_id is None:
-            raise ModelError("type: text: the tokenizer has no end token (eos_token), which ends each text")
-        self.end_id: int = tokenizer.eos_token_id
+        self.end_id = end_of_text(tokenizer)
         self._encoder, self._max_length = HfTextEncoder(tokenizer), max_length
         (plain,) = self._encoder.encode(["a"])
         with_added = tokenizer("a")["input_ids"]
@@ -105,7 +98,7 @@ def chunks(ids: Sequence[int], length: int) -> Iterator[TokenRow]:
 def _encoded(batch: Numbered[str], encoder: TextRowEncoder, ledger: Ledger) -> SideRows:
     kept = SideRows(frozenset({encoder.end_id}))
     for (line, text), rows in zip(batch, encoder.rows([text for _, text in batch]), strict=True):
-        content = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+        content = text_hash(text)
         for row in rows:
             kept.add(row, row, (line, 1.0, content))
     ledger.rows += len(kept.rows)

@@ -68,9 +68,21 @@ def _identity_findings(run: KeptRun, replay: "Replay") -> Iterator[Finding]:
     # Not compared: what is known only once weights are loaded, what the run's version did not record yet, and the
     # number of processes.
     compared = (saved.keys() & replay.identity.keys()) - {"processes"}
-    changed = differences(*({key: each[key] for key in compared} for each in (saved, replay.identity)))
+    changed = differences(
+        {key: saved[key] for key in compared}, {key: _recorded(replay.identity[key], saved[key]) for key in compared}
+    )
     told = f"they differ from the manifest: {'; '.join(changed)}" if changed else "they match the manifest"
     yield Finding("fails" if changed else "holds", f"config, data, weights and tokenizer: {told}")
+
+
+def _recorded(value: Any, saved: Any) -> Any:
+    """A part of an identity without the keys that the saved one does not have.
+
+    The config is the one that the run wrote, so a key that its version did not know has its default.
+    """
+    if isinstance(value, Mapping) and isinstance(saved, Mapping):
+        return {key: _recorded(item, saved[key]) for key, item in value.items() if key in saved}
+    return value
 
 
 def _row_order_findings(run: KeptRun, replay: "Replay") -> Iterator[Finding]:

@@ -11,7 +11,6 @@ from pydantic import BaseModel
 from posttrain.base.cache import file_digest
 from posttrain.base.user_code import split_place
 from posttrain.data.readers.data_files import find_files, is_pattern
-from posttrain.data.readers.tables import is_saved, saved_files
 from posttrain.errors import DataError
 
 _CONFIGS = (".yaml", ".yml")
@@ -58,7 +57,7 @@ def _data_in(text: str, key: str) -> Iterator[tuple[str, Path]]:
     if not text.startswith("/") or not (is_pattern(text) or os.path.isdir(text)):
         return
     try:
-        files = saved_files(Path(text)) if is_saved(Path(text)) else find_files(Path(text), prose=True).files
+        files = find_files(Path(text), prose=True).files
     except DataError:  # whoever reads the data says what is wrong with it
         return
     yield from ((f"{key}[{number}]", file) for number, file in enumerate(files))

@@ -12,7 +12,6 @@ from posttrain.config.sections.optimizers import OPTIMIZERS, OwnOptimizer
 from posttrain.config.sections.run import RunConfig, require_run_name
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.data.readers.data_files import find_files
-from posttrain.data.readers.tables import is_saved
 from posttrain.errors import ConfigError, DataError
 
 
@@ -63,8 +62,7 @@ def require_data_files(sources: Mapping[str, PathConfig]) -> None:
         if not path.is_absolute():  # a hub's id: what is meant as a local path is absolute once a config is loaded
             continue
         try:
-            if not is_saved(path):
-                find_files(path, prose=True)
+            find_files(path, prose=True)
         except DataError as error:
             problems.append(f"{key}.path: {error}{nearest_name(path)}")
     if problems:

@@ -13,7 +13,7 @@ from posttrain.config.sections.datasets import TextsConfig
 from posttrain.config.sections.training import accumulation_steps
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.data.ledger import ledger_table
-from posttrain.data.text_rows import TextRowEncoder
+from posttrain.data.text_rows import end_of_text
 from posttrain.hub.pushes import Pushes, pushing
 from posttrain.models.load import choose_backend
 from posttrain.runs.directory import RunDirectory
@@ -70,7 +70,7 @@ def _train(config: SFTConfig, run: RunDirectory, pushes: Pushes | None, *, resum
         accelerator = connect()
         end_ids = conversation_encoder(config.chat, loaded.tokenizer).end_ids
         if any(isinstance(source, TextsConfig) for source in config.data_sources().values()):
-            end_ids |= {TextRowEncoder(loaded.tokenizer, config.chat.max_length).end_id}
+            end_ids |= {end_of_text(loaded.tokenizer)}
         session.train(SFTRecipe(config, data, loaded, accelerator, end_ids), accelerator, loaded, point)
     if not is_main_process():
         return {}

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Generic, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from posttrain.config.sections.training import whole_steps
-from posttrain.config.strict import StrictModel
+from posttrain.config.strict import StrictModel, type_by_default
 from posttrain.config.text_template import template_fields
 from posttrain.config.values import LocalOrNamed, OneLine
 from posttrain.errors import ConfigError
@@ -84,20 +84,25 @@ class PathConfig(StrictModel):
     """Split of a Hugging Face data set."""
 
 
-class DataFileConfig(PathConfig):
-    """Where rows are read from, and in which format."""
+class RowFormatConfig(StrictModel):
+    """Base of sections with rows in some format; they have `columns`."""
 
     format: Format = "auto"
     """Format of the rows: `columns` for those that `columns` names, `sharegpt`, `alpaca` (`alpaca_prompt` with the text
     that Stanford Alpaca puts around it), `openai` or `transcripts`. `auto` takes another than `columns` only if all of
     the first 100 rows have it, and says so."""
 
+    @model_validator(mode="after")
+    def _columns_are_read(self) -> Self:
+        columns: dict[str, str | None] = self.model_dump()["columns"]
+        renamed = [key for key, name in columns.items() if key in CONVERSATION_COLUMNS and name != key]
+        if self.format in _NAMES_ITS_COLUMNS and renamed:
+            raise ValueError(f"format: {self.format} has columns of its own; leave out columns.{renamed[0]}")
+        return self
 
-def require_columns_are_read(format_: Format, columns: StrictModel) -> None:
-    """Raise ValueError if a column of the conversation is renamed, which this format ignores."""
-    renamed = [key for key, name in columns.model_dump().items() if key in CONVERSATION_COLUMNS and name != key]
-    if format_ in _NAMES_ITS_COLUMNS and renamed:
-        raise ValueError(f"format: {format_} has columns of its own; leave out columns.{renamed[0]}")
+
+class DataFileConfig(RowFormatConfig, PathConfig):
+    """Where rows are read from, and in which format."""
 
 
 class DatasetConfig(DataFileConfig):
@@ -108,11 +113,6 @@ class DatasetConfig(DataFileConfig):
 
     columns: ColumnsConfig = ColumnsConfig()
     """Names of the columns."""
-
-    @model_validator(mode="after")
-    def _columns_are_read(self) -> Self:
-        require_columns_are_read(self.format, self.columns)
-        return self
 
 
 class TextsConfig(PathConfig):
@@ -129,12 +129,8 @@ class TextsConfig(PathConfig):
     """The column with the text."""
 
 
-def _conversations_by_default(value: object) -> object:
-    return {"type": "conversations", **value} if isinstance(value, dict) and "type" not in value else value
-
-
 AnyTrainingData = Annotated[
-    Annotated[DatasetConfig | TextsConfig, Field(discriminator="type")], BeforeValidator(_conversations_by_default)
+    Annotated[DatasetConfig | TextsConfig, Field(discriminator="type")], type_by_default("conversations")
 ]
 """A data set of toolkit-sft: conversations or texts."""
 

@@ -41,18 +41,11 @@ def converted(source: LineSource, found: RowFormat, name: Format) -> LineSource:
     def lines() -> Iterator[Line]:
         return (_converted(line, found) for line in source.lines())
 
-    def head() -> Iterator[Mapping[str, Any]]:
-        for row in source.head():
-            try:
-                yield found.convert(row)
-            except DataError:
-                continue
-
     told = [] if source.note is None else [source.note]
     if name == "auto":
         told.append(f"{source.name}: read as {found.shape}, which the first rows are; format: {found.name} says so")
     digest = f"{source.digest}-{found.name}"
-    return replace(source, lines=lines, head=head, digest=digest, note="\n".join(told) or None)
+    return replace(source, lines=lines, digest=digest, note="\n".join(told) or None)
 
 
 def recognised(row: Mapping[str, Any]) -> RowFormat | None:

@@ -13,9 +13,8 @@ from posttrain.errors import DataError
 
 _ROLES = {"developer": "system", "function": "tool"}
 _OWN_KEYS = {"functions", "parallel_tool_calls", "preferred_output"}
+# Keys of a message that the toolkit's own messages do not have.
 _OWN_TURN_KEYS = {"function_call", "refusal", "audio", "annotations"}
-# What a message may have besides its text that says nothing to a model.
-_UNREAD = {"annotations", "audio", "refusal", "function_call"}
 
 
 def _fits(row: Row) -> bool:
@@ -63,7 +62,7 @@ def _messages(value: object, place: str) -> list[dict[str, Any]]:
 def _message(item: Mapping[str, Any], place: str) -> dict[str, Any]:
     if item.get("audio") is not None:
         raise DataError(f"{place}: audio cannot be trained here; only text can")
-    message = {key: value for key, value in item.items() if key not in _UNREAD}
+    message = {key: value for key, value in item.items() if key not in _OWN_TURN_KEYS}
     message["role"] = _ROLES.get(str(item.get("role")), item.get("role"))
     if item.get("function_call") is not None:
         message["tool_calls"] = [{"type": "function", "function": item["function_call"]}]

@@ -36,9 +36,14 @@ def is_pattern(name: str) -> bool:
     return not _WILD.isdisjoint(name) and not os.path.exists(name)
 
 
+def is_saved(path: Path) -> bool:
+    """Whether the path is a folder that `save_to_disk` of `datasets` wrote."""
+    return any(os.path.isfile(path / name) for name in ("dataset_dict.json", "dataset_info.json"))
+
+
 def find_files(path: Path, *, prose: bool = False) -> Found:
-    """The files that `path` names, which may be a file, a folder with all its subfolders, or a pattern such as
-    `data/*.jsonl` (`**` matches any folders).
+    """The files that `path` names, which may be a file, a folder with all its subfolders, a data set saved by
+    `datasets`, or a pattern such as `data/*.jsonl` (`**` matches any folders).
 
     Files of a folder or pattern are in the order of their names. Of a folder, hidden files are left out, and those that
     cannot be data are named in the note.
@@ -57,6 +62,8 @@ def find_files(path: Path, *, prose: bool = False) -> Found:
         for each in files:
             kind_of(each, prose=prose)
         return Found(files, f"{as_shown(path)}: {counted(len(files), 'file')}, in the order of their names")
+    if is_saved(path):
+        return Found(tuple(sorted(each for each in path.rglob("*") if each.is_file())))
     if os.path.isdir(path):
         return _in_folder(path, prose)
     require_file(path)
@@ -68,8 +75,8 @@ def _in_folder(folder: Path, prose: bool) -> Found:
     if (folder / "config.json").is_file():
         raise DataError(f"{as_shown(folder)} is the folder of a model, not of data")
     there = sorted(path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(folder)))
-    files = tuple(path for path in there if _kind(path, prose) is not None)
-    others = [str(path.relative_to(folder)) for path in there if _kind(path, prose) is None]
+    files = tuple(path for path in there if known_kind(path, prose=prose) is not None)
+    others = [str(path.relative_to(folder)) for path in there if known_kind(path, prose=prose) is None]
     listed = first_of(others)
     if not files:
         has = f"it has {listed}" if others else "it has no files"
@@ -82,7 +89,8 @@ def _is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def _kind(path: Path, prose: bool) -> str | None:
+def known_kind(path: Path, *, prose: bool = True) -> str | None:
+    """The ending that decides how a file is read; None if it has none that is known."""
     kind = Path(path.name.lower().removesuffix(".gz")).suffix
     if kind == ".parquet":
         return kind if path.suffix.lower() == kind else None
@@ -90,11 +98,11 @@ def _kind(path: Path, prose: bool) -> str | None:
 
 
 def kind_of(path: Path, *, prose: bool = True) -> str:
-    """The ending that decides how a file is read; DataError if it has none that is known."""
-    if (kind := _kind(path, prose)) is None:
+    """Like `known_kind`, but DataError instead of None."""
+    if (kind := known_kind(path, prose=prose)) is None:
         if path.suffix.lower() in _COMPRESSED:
             raise DataError(f"{as_shown(path)} uses an unsupported compression; unpack it, or recompress it as .gz")
-        hint = "; for a text without rows, set type: text" if _kind(path, prose=True) else ""
+        hint = "; for a text without rows, set type: text" if known_kind(path) else ""
         raise DataError(f"{as_shown(path)}: cannot tell the format from the name; supported: {_KNOWN}{hint}")
     return kind
 

@@ -13,17 +13,23 @@ from typing import Any
 from posttrain.base.cache import file_digest
 from posttrain.base.text import as_shown
 from posttrain.data.bad_records import Refused
-from posttrain.data.readers.data_files import PROSE_KINDS, count_lines, find_files, is_pattern, kind_of
+from posttrain.data.readers.data_files import (
+    PROSE_KINDS,
+    count_lines,
+    find_files,
+    is_pattern,
+    is_saved,
+    kind_of,
+    known_kind,
+)
 from posttrain.data.readers.json_lines import Line, read_json, read_jsonl, read_text, unreadable
 from posttrain.data.readers.tables import (
     first_parquet_rows,
     is_hub_id,
-    is_saved,
     load_hub,
     load_parquet,
     load_saved,
     read_csv,
-    saved_files,
     table_digest,
     table_lines,
 )
@@ -47,7 +53,7 @@ class LineSource:
         name: as shown in messages.
         digest: hash of the content.
         lines: reads all lines.
-        head: reads rows with all their columns, from the start; those that cannot be read are left out.
+        head: reads rows as they are written, with all columns, from the start; those that cannot be read are left out.
         place: where a line is, as shown in messages, by its number.
         note: what is read, in one line, if the name does not say it; None if it does.
     """
@@ -79,14 +85,14 @@ def open_lines(
         DataError: the data does not exist or cannot be read.
     """
     path = Path(source)
-    if isinstance(source, str) and is_hub_id(source) and not path.exists() and not _names_a_file(path):
+    if isinstance(source, str) and is_hub_id(source) and not path.exists() and known_kind(path) is None:
         dataset = load_hub(source, split)
         return _table(
             source, dataset, wanted, table_digest(dataset, dataset.column_names if wanted is None else wanted)
         )
     if is_saved(path):
         digest = blake2b(digest_size=16)
-        for file in saved_files(path):
+        for file in find_files(path).files:
             digest.update(file_digest(file).encode())
         return _table(as_shown(path), load_saved(path, split), wanted, digest.hexdigest())
     found = find_files(path, prose=prose)
@@ -119,14 +125,6 @@ def place_in(source: str | Path, line: int) -> str:
 def _unread_parts(path: Path) -> "_Parts":
     files = find_files(path, prose=True).files
     return _Parts(tuple(_one_file(each, None, hashed=False) for each in files), files)
-
-
-def _names_a_file(path: Path) -> bool:
-    try:
-        kind_of(path)
-    except DataError:
-        return False
-    return True
 
 
 def _table(name: str, dataset: Any, wanted: Collection[str] | None, digest: str) -> LineSource:

@@ -9,7 +9,6 @@ import glob
 import hashlib
 import json
 import logging
-import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -85,7 +84,7 @@ def _csv_text(path: Path) -> Iterator[str]:
 
 def is_hub_id(name: str) -> bool:
     """Whether `name` has the form `owner/name` or `owner/name:subset`."""
-    return re.match(HUB_ID, name) is not None and not name.endswith("\n")
+    return re.fullmatch(HUB_ID, name) is not None
 
 
 def load_parquet(path: Path) -> "Dataset":
@@ -116,16 +115,6 @@ def first_parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
             yield from (without_nulls(row) for row in batch.to_pylist())
     except (OSError, *_UNREADABLE):
         return  # whoever reads all rows says what is wrong
-
-
-def is_saved(path: Path) -> bool:
-    """Whether the path is a folder that `save_to_disk` of `datasets` wrote."""
-    return any(os.path.isfile(path / name) for name in ("dataset_dict.json", "dataset_info.json"))
-
-
-def saved_files(path: Path) -> list[Path]:
-    """The files of a data set that `save_to_disk` wrote."""
-    return sorted(each for each in path.rglob("*") if each.is_file())
 
 
 def load_saved(path: Path, split: str) -> "Dataset":

@@ -7,7 +7,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     JsonValue,
     ValidationError,
@@ -19,10 +18,9 @@ from posttrain.config.sections.datasets import (
     HUB_ID,
     ColumnName,
     DistinctColumns,
-    Format,
-    require_columns_are_read,
+    RowFormatConfig,
 )
-from posttrain.config.strict import StrictModel
+from posttrain.config.strict import StrictModel, type_by_default
 from posttrain.config.values import OneLine
 from posttrain.dataserver.graders.text.completions import ReasoningTags
 from posttrain.dataserver.graders.text.extraction import Extract
@@ -140,13 +138,8 @@ class GradedDataset(StrictModel):
         return self
 
 
-class ReadDataset(GradedDataset):
+class ReadDataset(RowFormatConfig, GradedDataset):
     """How rows that are read become prompts with gold answers."""
-
-    format: Format = "auto"
-    """Format of the rows: `columns` for those that `columns` names, `sharegpt`, `alpaca` (`alpaca_prompt` with the text
-    that Stanford Alpaca puts around it), `openai` or `transcripts`. `auto` takes another than `columns` only if all of
-    the first 100 rows have it, and says so."""
 
     columns: PromptColumnsConfig = PromptColumnsConfig()
     """Names of the columns."""
@@ -172,11 +165,6 @@ class ReadDataset(GradedDataset):
     tasks: dict[OneLine, TaskGrading] = Field(default_factory=dict)
     """Graders and gates by the value of the task column, for files with rows of several kinds. A row with another
     value is a bad record."""
-
-    @model_validator(mode="after")
-    def _columns_are_read(self) -> Self:
-        require_columns_are_read(self.format, self.columns)
-        return self
 
     @property
     def gold_is_missing(self) -> bool:
@@ -240,11 +228,7 @@ class ReasoningGymDataset(GradedDataset):
     """Parameters of the task, as listed in its own documentation."""
 
 
-def _file_by_default(value: object) -> object:
-    return {"type": "file", **value} if isinstance(value, dict) and "type" not in value else value
-
-
 AnyDataset = Annotated[
     Annotated[FileDataset | HubDataset | ReasoningGymDataset, Field(discriminator="type")],
-    BeforeValidator(_file_by_default),
+    type_by_default("file"),
 ]

@@ -1,8 +1,8 @@
 """Config of the data sets of preference training, and of the stages that mix them."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from posttrain.config.sections.datasets import (
     ColumnName,
@@ -11,7 +11,6 @@ from posttrain.config.sections.datasets import (
     DatasetConfig,
     DistinctColumns,
     HeldOutConfig,
-    require_columns_are_read,
 )
 from posttrain.config.strict import StrictModel
 from posttrain.config.values import LocalOrNamed
@@ -69,11 +68,6 @@ class PairsDataset(_Sampled, DataFileConfig):
     columns: PairColumnsConfig = PairColumnsConfig()
     """Names of the columns."""
 
-    @model_validator(mode="after")
-    def _columns_are_read(self) -> Self:
-        require_columns_are_read(self.format, self.columns)
-        return self
-
     def sources(self) -> dict[str, DatasetConfig]:
         """The files, by their keys relative to this section."""
         return {"": DatasetConfig(path=self.path, split=self.split, format=self.format)}
@@ -113,11 +107,6 @@ class LabelledAnswers(_Sampled, DataFileConfig):
 
     columns: LabelledColumnsConfig = LabelledColumnsConfig()
     """Names of the columns. In whole conversations, the label applies to the last answer."""
-
-    @model_validator(mode="after")
-    def _columns_are_read(self) -> Self:
-        require_columns_are_read(self.format, self.columns)
-        return self
 
     def sources(self) -> dict[str, DatasetConfig]:
         """The files, by their keys relative to this section."""

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord, StageConfig, require_all_used
@@ -11,7 +11,7 @@ from posttrain.config.sections.generation import GenerationConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig, OneOrSeveralModels, require_lora_fits
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
 from posttrain.config.sections.training import TrainingConfig, require_lora_plus_fits, require_steps_fit
-from posttrain.config.strict import ConfigPath, StrictModel
+from posttrain.config.strict import ConfigPath, StrictModel, type_by_default
 from posttrain.config.values import OneLine
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
 from posttrain.data.curriculum.stages import check_stages, resolved_stages
@@ -51,13 +51,9 @@ class SeparateReference(ModelConfig):
     _key: str = PrivateAttr("reference")
 
 
-def _cached_by_default(value: object) -> object:
-    return {"type": "cached", **value} if isinstance(value, dict) and "type" not in value else value
-
-
 AnyReference = Annotated[
     Annotated[CachedReference | LiveReference | SeparateReference, Field(discriminator="type")],
-    BeforeValidator(_cached_by_default),
+    type_by_default("cached"),
 ]
 """The reference policy; cached if no type is given."""
 

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Annotated, Literal, Union, get_args
 
-from pydantic import BeforeValidator, Field, create_model, model_validator
+from pydantic import Field, create_model, model_validator
 
-from posttrain.config.strict import StrictModel
+from posttrain.config.strict import StrictModel, type_by_default
 from posttrain.dpo.losses.anchored import APODownMethod, APOZeroMethod
 from posttrain.dpo.losses.base import PairMethod, SequenceScores, Tensor
 from posttrain.dpo.losses.kto import KTOMethod
@@ -104,12 +104,8 @@ class MixtureMethod(PairMethod):
         return self
 
 
-def _dpo_by_default(value: object) -> object:
-    return {"type": "dpo", **value} if isinstance(value, dict) and "type" not in value else value
-
-
 AnyMethod = Annotated[
     Annotated[_Compared | KTOMethod | _ReferenceFree | MixtureMethod, Field(discriminator="type")],
-    BeforeValidator(_dpo_by_default),
+    type_by_default("dpo"),
 ]
 """The optimisation method; dpo if no type is given."""

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from posttrain.base.console import console
-from posttrain.config.sections.datasets import ColumnsConfig, DatasetConfig, Format
+from posttrain.config.sections.datasets import ColumnsConfig, DatasetConfig, RowFormatConfig
 from posttrain.config.values import LocalOrNamed
 from posttrain.conversation.masks import TokenRow
 from posttrain.data.readers.open import LineSource, open_lines
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from posttrain.evaluate.models import Model
 
 
-class LossTaskConfig(TaskConfig):
+class LossTaskConfig(RowFormatConfig, TaskConfig):
     """How likely a model finds given answers; models are compared only if they have the same tokens."""
 
     type: Literal["loss"]
@@ -33,9 +33,6 @@ class LossTaskConfig(TaskConfig):
 
     split: str = "train"
     """Split of a Hugging Face data set."""
-
-    format: Format = "auto"
-    """Format of the rows, as in a training config."""
 
     columns: ColumnsConfig = ColumnsConfig()
     """Names of the columns."""
