@@ -123,7 +123,8 @@ def duplicates(
 
     Args:
         near: leave out near copies too, of which the Jaccard similarity of `n`-grams is at least this, above 0. The
-            most similar of the earlier texts is named, and of several the first one.
+            most similar of the earlier texts is named, and of several the first one; a copy of a text that is left out
+            is left out for the same one.
     """
     copies: dict[int, Duplicate] = {}
     firsts: dict[str, int] = {}
