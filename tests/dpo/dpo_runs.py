@@ -106,7 +106,13 @@ def load(config: DPOConfig) -> tuple[PreferenceData, LoadedModel]:
     """The data and the model of a config, loaded as for training."""
     backend = choose_backend(config.model)
     data = prepare_data(config, backend.load_tokenizer(config.model, chatml=True), lambda line: None)
-    settings = TrainingSettings(chatml=True, max_length=256, gradient_checkpointing=False, seed=0)
+    settings = TrainingSettings(
+        chatml=True,
+        max_length=256,
+        gradient_checkpointing=False,
+        seed=0,
+        padding_free=config.training.padding_free,
+    )
     return data, backend.load_for_training(config.model, config.lora, settings=settings)
 
 

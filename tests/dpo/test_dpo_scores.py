@@ -16,7 +16,7 @@ from posttrain.conversation.masks import TokenRow
 from posttrain.data.ledger import Ledger
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.dpo.datasets import LabelledDataset, PairedDataset
-from posttrain.dpo.passes import Pass, Text, plan_passes
+from posttrain.dpo.passes import Pass, plan_passes
 from posttrain.dpo.run_rows import MismatchedRows, RunRows, partners
 from posttrain.dpo.scores import AskedModel, RowScorer, answer_logprobs
 from posttrain.models.backend import LoadedModel
@@ -46,7 +46,7 @@ def model(tiny_model: Path) -> Any:
 
 def alone(lengths: list[int], *rows: int) -> Pass:
     """A pass of some rows, none of them joined; `lengths` covers all rows."""
-    return Pass(tuple(Text((row,), (lengths[row],)) for row in rows), max(lengths[row] for row in rows))
+    return Pass(rows, max(lengths[row] for row in rows))
 
 
 def by_whole_logits(model: Any, prompt: list[int], answer: list[int]) -> float:

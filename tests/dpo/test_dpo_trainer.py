@@ -100,32 +100,41 @@ def test_the_head_sees_only_answers_and_the_reference_is_not_asked_again(
     assert sum(seen) == sum(row["trained_tokens"] for row in rows) < sum(row["tokens"] for row in rows)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_what_is_computed_besides_the_tokens_is_counted_as_padding(
-    attention: str, tiny_model: Path, tmp_path: Path
-) -> None:
-    model = {"name": str(tiny_model), "dtype": "float32", "attention": attention}
-    built = build(write_run(tmp_path, tiny_model, model=model))
-    computed: list[int] = []
+def trained_and_computed(config: Path) -> tuple[Built, int]:
+    """The run of a config after training, and the number of tokens that went through the model."""
+    built, computed = build(config), []
     handle = built.loaded.model.get_input_embeddings().register_forward_hook(
         lambda module, inputs, output: computed.append(inputs[0].numel())
     )
     built.train()
     handle.remove()
+    return built, sum(computed)
+
+
+def test_what_is_computed_besides_the_tokens_is_counted_as_padding(tiny_model: Path, tmp_path: Path) -> None:
+    training = {**TRAINING, "batching": "by_length"}
+    built, computed = trained_and_computed(write_run(tmp_path, tiny_model, training=training))
     rows = training_rows(metrics(built.run.path))
-    # The last token of each row is only a label; with sdpa a pair's prompt is computed once for its 2 rows.
-    shared = sum(count_shared(built)) if attention == "sdpa" else 0
-    padded = sum(computed) + 3 * (8 + shared)
-    tokens = sum(row["tokens"] for row in rows)
+    # The last token of each row is only a label.
+    padded, tokens = computed + 3 * 8, sum(row["tokens"] for row in rows)
     assert tokens < padded < 1.2 * tokens
     assert [row["padding_share"] for row in rows] == [pytest.approx(1 - tokens / padded, abs=1e-4)] * 3
 
 
-def count_shared(built: Built) -> list[int]:
-    """The length of each prompt without its last token, which predicts the first token of both answers."""
+def test_without_padding_each_prompt_is_computed_once_and_nothing_behind_an_answer(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    training = {**TRAINING, "batching": "padding_free"}
+    built, computed = trained_and_computed(write_run(tmp_path, tiny_model, training=training))
     pairs = built.data.datasets["a"]
     assert isinstance(pairs, PairedDataset)
-    return [int(pairs.chosen.row(row)[1].argmax()) - 1 for row in range(len(pairs))]
+    trained = [side.row(row)[1] for side in (pairs.chosen, pairs.rejected) for row in range(len(pairs))]
+    # A row is computed up to the token that predicts its last one. A prompt of 17 tokens or more is computed once less,
+    # but for its last token.
+    ends, prompts = [int(each.nonzero()[0][-1]) for each in trained], [int(each.argmax()) - 1 for each in trained[:4]]
+    assert prompts == [12, 16, 31, 9]
+    assert computed == 3 * (sum(ends) - 16 - 31)
+    assert [row["padding_share"] for row in training_rows(metrics(built.run.path))] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("method", [{"type": "dpo"}, {"type": "orpo"}], ids=lambda method: method["type"])
@@ -133,12 +142,11 @@ def test_a_prompt_that_is_computed_once_for_both_answers_changes_no_number(
     method: dict[str, Any], tiny_model: Path, tmp_path: Path
 ) -> None:
     found, tokens = [], []
-    for attention in ("sdpa", "eager"):  # only sdpa takes such a mask
-        model = {"name": str(tiny_model), "dtype": "float32", "attention": attention}
-        training = {**TRAINING, "optimizer": "sgd"}
+    for batching in ("padding_free", "by_length"):
+        training = {**TRAINING, "optimizer": "sgd", "batching": batching}
         reference: Any = {"type": "live"} if method["type"] == "dpo" else ...
-        config = write_run(tmp_path, tiny_model, model=model, training=training, method=method, reference=reference)
-        built = build(config, folder=attention)
+        config = write_run(tmp_path, tiny_model, training=training, method=method, reference=reference)
+        built = build(config, folder=batching)
         seen: list[int] = []
         built.loaded.model.get_input_embeddings().register_forward_hook(
             lambda module, inputs, output, seen=seen: seen.append(inputs[0].numel())

@@ -154,7 +154,13 @@ def load(settings: RLConfig) -> LoadedModel:
     return choose_backend(settings.model).load_for_training(
         settings.model,
         settings.lora,
-        settings=TrainingSettings(chatml=True, max_length=64, gradient_checkpointing=False, seed=0),
+        settings=TrainingSettings(
+            chatml=True,
+            max_length=64,
+            gradient_checkpointing=False,
+            seed=0,
+            padding_free=settings.training.padding_free,
+        ),
     )
 
 

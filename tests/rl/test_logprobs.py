@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 from trl.trainer.utils import selective_log_softmax_and_entropy
 
 from posttrain.models.kernels.compiled_layers import compile_layers
+from posttrain.models.kernels.packed_rows import should_pack
 from posttrain.rl.generation import CompletionBatch, CompletionScorer
 from posttrain.rl.rollout.rollout import Rollout
 from rl.written_rollouts import a_prompt, a_rollout
@@ -49,13 +50,17 @@ def gradients(model: Any, logprobs: torch.Tensor) -> list[torch.Tensor]:
     return [parameter.grad.clone() for parameter in model.parameters()]
 
 
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("temperatures", [(1.0, 1.0, 1.0), (0.5, 0.5, 0.5), (1.0, 0.7, 1.3)])
-def test_values_and_gradients_are_those_of_the_plain_formula(model: Any, temperatures: tuple[float, ...]) -> None:
+def test_values_and_gradients_are_those_of_the_plain_formula(
+    model: Any, temperatures: tuple[float, ...], packed: bool
+) -> None:
+    assert should_pack(packed, model, torch.float32, 64) is packed
     rollouts = [replace(each, temperature=t) for each, t in zip(ROLLOUTS, temperatures, strict=True)]
     wanted, wanted_entropies = plainly(model, rollouts)
     wanted_gradients = gradients(model, wanted)
 
-    found, entropies = CompletionScorer(model, 3)(model, CompletionBatch.of(rollouts, 0, CPU))
+    found, entropies = CompletionScorer(model, 3, packed=packed)(model, CompletionBatch.of(rollouts, 0, CPU))
 
     assert torch.allclose(found, wanted, atol=1e-5)
     assert torch.allclose(entropies, wanted_entropies, atol=1e-5)
@@ -70,7 +75,7 @@ def test_completions_of_one_prompt_share_its_computation_and_change_no_number(mo
     wanted, _ = plainly(model, rollouts)
     seen = []
     layer = model.model.layers[0].mlp
-    scorer = CompletionScorer(model, 3)
+    scorer = CompletionScorer(model, 3, packed=should_pack(True, model, torch.float32, 128))
     handle = layer.register_forward_hook(lambda module, given, made: seen.append(made.shape[:-1].numel()))
 
     found, _ = scorer(model, CompletionBatch.of(rollouts, 0, CPU))

@@ -174,20 +174,26 @@ def _passes_of_steps(
     """The forward passes of each micro-batch of the optimizer steps `sampled`."""
     from posttrain.conversation.masks import IGNORED_LABEL
     from posttrain.data.curriculum.step_plan import StepPlanner
-    from posttrain.dpo.passes import cost_of_a_pass, plan_passes, takes_joined_rows
+    from posttrain.dpo.passes import cost_of_a_pass, plan_passes
     from posttrain.dpo.run_rows import RunRows, numbered_rows, trained_sides
     from posttrain.models.backend import training_device
+    from posttrain.models.kernels.packing import pack
     from posttrain.train.estimate import Batch
 
     rows = RunRows(data.datasets, None, config.chat.max_length)
-    joined = takes_joined_rows(trained.build("cpu", layers=1))
+    packs = trained.packs_rows(config.chat.max_length)
     cost = cost_of_a_pass(training_device().type) if process_count() == 1 else None
 
     def passes(draws: Sequence[Draw]) -> list[Batch]:
         batch = numbered_rows(rows, draws, trained_sides(labelled=False))
         counts = (batch["labels"] != IGNORED_LABEL).sum(dim=1)
-        planned = plan_passes(batch["lengths"].tolist(), cost, batch["shared"].tolist() if joined else ())
-        return [Batch(len(each.texts), each.width, int(counts[each.rows].sum())) for each in planned]
+        lengths = batch["lengths"].tolist()
+        if packs:
+            segments = pack(batch["input_ids"], batch["labels"]).segments
+            parts = tuple(each.end - each.first for each in segments)
+            return [Batch(len(lengths), max(lengths), int(counts.sum()), packed=parts)]
+        planned = plan_passes(lengths, cost)
+        return [Batch(len(each.rows), each.width, int(counts[list(each.rows)].sum())) for each in planned]
 
     sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
     planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)

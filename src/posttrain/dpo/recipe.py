@@ -18,7 +18,7 @@ from posttrain.dpo.data import PreferenceData
 from posttrain.dpo.datasets import LabelledDataset, PairedDataset, PreferenceDataset
 from posttrain.dpo.losses.kto import kto_divergence
 from posttrain.dpo.measures import Answers, Measures, measure, summary
-from posttrain.dpo.passes import Pass, cost_of_a_pass, takes_joined_rows
+from posttrain.dpo.passes import Pass, cost_of_a_pass
 from posttrain.dpo.reference import make_reference
 from posttrain.dpo.run_rows import (
     MISMATCHED,
@@ -33,7 +33,7 @@ from posttrain.dpo.run_rows import (
 from posttrain.dpo.scores import AskedModel, RowScorer, answer_logprobs
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel
-from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.models.kernels.packed_rows import row_scorer
 from posttrain.runs.resume import RunCounters
 from posttrain.train.memory import Phase, during
 from posttrain.train.parallel import gathered
@@ -75,10 +75,11 @@ class DPORecipe(Recipe):
         self.scorer = RowScorer(accelerator, width, loaded)
         self.reference = make_reference(config, data, loaded, self.rows, self.scorer, require_weights)
         self._method, self._data, self._accelerator = config.method, data, accelerator
-        self._joined = not config.method.unpaired and takes_joined_rows(loaded.model)
         self.steps = PlannedSteps(self._plans(width), place_of(config.data_sources(), _one_side(data)), width)
-        self._head = LabelledHead(loaded.model)
-        self._policy = AskedModel(FrozenModel(loaded.model))
+        # Ranks wait for each other in every pass of a shared model, so all must make the same number of passes.
+        self._at_once = loaded.padding_free or process_count() > 1
+        self._scorer = row_scorer(loaded.model, packed=loaded.padding_free)
+        self._policy = AskedModel(FrozenModel(loaded.model), packed=loaded.padding_free)
         self._measured: list[Measures] = []
         self._divergence: torch.Tensor | None = None
         self._loss_weight = 1.0
@@ -97,7 +98,7 @@ class DPORecipe(Recipe):
         """This micro-batch's part of the step's loss, in nats per pair (answer)."""
         input_ids, labels = micro_batch["input_ids"], micro_batch["labels"]
         answers = Answers(
-            logprobs=answer_logprobs(self._head, model, input_ids, labels, self._passes(micro_batch)),
+            logprobs=answer_logprobs(self._scorer, model, input_ids, labels, self._passes(micro_batch)),
             tokens=(labels != IGNORED_LABEL).sum(dim=1),
             references=self._references_of(micro_batch),
             desirable=micro_batch.get("desirable"),
@@ -139,19 +140,20 @@ class DPORecipe(Recipe):
     def _plans(self, width: int) -> Callable[[int], StepPlan]:
         """The planner's plans, counted with the padding of the actual passes."""
         sizes = {name: dataset.sizes() for name, dataset in self._data.datasets.items()}
-        planner = StepPlanner(self._data.curriculum, sizes, width)
+        planner = StepPlanner(self._data.curriculum, sizes, width, padding_free=self.scorer.loaded.padding_free)
+        if self.scorer.loaded.padding_free:
+            return planner.plan
         sides = trained_sides(labelled=self._method.unpaired)
         cost = cost_of_a_pass(self._accelerator.device.type) if process_count() == 1 else None
 
         @lru_cache(maxsize=2)
         def plan(step: int) -> StepPlan:
-            return with_padding(planner.plan(step), self.rows, width, sides, cost, joined=self._joined)
+            return with_padding(planner.plan(step), self.rows, width, sides, cost)
 
         return plan
 
     def _passes(self, batch: Batch) -> list[Pass]:
-        # Ranks wait for each other in every pass of a shared model, so all must make the same number of passes.
-        return self.scorer.passes(batch, joined=self._joined, at_once=process_count() > 1)
+        return self.scorer.passes(batch, at_once=self._at_once)
 
     def _answers_of(self, dataset: PreferenceDataset, first: Part, second: Part) -> Answers:
         device = self._accelerator.device
@@ -189,7 +191,7 @@ class DPORecipe(Recipe):
         assert self.reference is not None
         batch = self._on_device(numbered_rows(self.rows, draws, sides=(MISMATCHED,)))
         with self.scorer.loaded.autocast():
-            logprobs = self._policy.logprobs(batch["input_ids"], batch["labels"], self.scorer.passes(batch))
+            logprobs = self._policy.logprobs(batch["input_ids"], batch["labels"], self._passes(batch))
         return logprobs - self.reference.of_batch(batch)
 
     def _on_device(self, batch: Batch) -> Batch:

@@ -30,6 +30,7 @@ from posttrain.dpo.scores import AskedModel, RowScorer
 from posttrain.models.backend import LoadedModel
 from posttrain.models.checkpoint import TRAINED_ADAPTER
 from posttrain.models.frozen import FrozenModel, start_of_training, without_dropout
+from posttrain.models.kernels.packed_rows import why_not_packed
 from posttrain.models.load import choose_backend
 from posttrain.train.memory import Phase, during
 from posttrain.train.parallel import summed
@@ -37,7 +38,7 @@ from posttrain.train.parallel import summed
 logger = logging.getLogger(__name__)
 
 # Increment when the same weights and rows give other numbers, so that older files are not read.
-_FORMAT_VERSION = 3
+_FORMAT_VERSION = 4
 # A kill that leaves no time to write loses about this many seconds of work.
 _SECONDS_BETWEEN_WRITES = 30.0
 # Config keys of a model and of an adapter that do not affect the log-probabilities.
@@ -76,12 +77,15 @@ def make_reference(
     if isinstance(config.reference, SeparateReference):
         with during(Phase.LOAD, "while the reference was loaded"):
             model = _load_separate(config.reference, chatml=config.chat.template == "chatml")
-        asked, name, weights = AskedModel(FrozenModel(model)), "reference", start_digest(model, new_adapter=False)
+        packed = loaded.padding_free and why_not_packed(model, loaded.compute_dtype, config.chat.max_length) is None
+        weights = start_digest(model, new_adapter=False)
+        asked, name = AskedModel(FrozenModel(model), packed=packed), "reference"
     else:
         new_adapter = config.lora is not None and config.model.adapter is None
         weights = start_digest(loaded.model, new_adapter=new_adapter)
         asked_later = not isinstance(config.reference, CachedConfig)
-        asked = AskedModel(start_of_training(loaded.model, new_adapter=new_adapter, asked_later=asked_later))
+        start = start_of_training(loaded.model, new_adapter=new_adapter, asked_later=asked_later)
+        asked = AskedModel(start, packed=loaded.padding_free)
         name = "model.adapter on model.name" if config.model.adapter else "model.name"
     require_weights({f"weights of {name}": weights})
     if not isinstance(config.reference, CachedConfig):
@@ -106,7 +110,7 @@ class LiveReference:
 
     def of_batch(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """log π_ref of the micro-batch's rows."""
-        passes = self._scorer.passes(batch, joined="shared" in batch and self._frozen.takes_joined_rows)
+        passes = self._scorer.passes(batch, at_once=self._frozen.packed)
         with self._scorer.loaded.autocast():
             return self._frozen.logprobs(batch["input_ids"], batch["labels"], passes).float()
 
@@ -152,6 +156,7 @@ def cached_reference(
         "device": _device_name(accelerator.device),
         "torch": torch.__version__,
         "attention": frozen.attention,
+        "packed": frozen.packed,
         "rows_at_once": scorer.width,
     }
     parts = []

@@ -204,36 +204,31 @@ def numbered_rows(rows: RunRows, draws: Sequence[Draw], sides: Sequence[int]) ->
     """The drawn rows of each side, one side after another, as tensors.
 
     Returns:
-        input_ids and labels [rows, seq]; lengths [rows], the positions of each row without padding; row_numbers [rows];
-        for two sides also shared [draws], the `_shared_tokens` of each pair.
+        input_ids and labels [rows, seq]; lengths [rows], the positions of each row without padding; row_numbers [rows].
     """
     wanted = _wanted(rows, draws, sides)
     tokens = [part.rows.row(row) for part, row in wanted]
     input_ids, labels = pad_rows(tokens)
-    batch = {
+    return {
         "input_ids": input_ids,
         "labels": labels,
         "lengths": torch.tensor(_input_lengths(wanted)),
         "row_numbers": torch.tensor([part.start + row for part, row in wanted]),
     }
-    return {**batch, "shared": torch.tensor(_shared_tokens(tokens))} if len(sides) == 2 else batch
 
 
 def with_padding(
-    plan: StepPlan, rows: RunRows, micro_batch_size: int, sides: Sequence[int], cost: int | None, *, joined: bool
+    plan: StepPlan, rows: RunRows, micro_batch_size: int, sides: Sequence[int], cost: int | None
 ) -> StepPlan:
     """The plan with `computed_tokens` set to `tokens` plus the padding of the actual passes.
 
-    A prompt that is computed once for two rows counts twice, so that everything beyond `tokens` is padding. `sides` are
-    the trained ones; `cost`, and whether the rows of a pair may be `joined`, are for `plan_passes`.
+    `sides` are the trained ones; `cost` is for `plan_passes`.
     """
     padding = 0
     for first in range(0, len(plan.order), micro_batch_size):
         draws = [plan.draws[slot] for slot in plan.order[first : first + micro_batch_size]]
-        wanted = _wanted(rows, draws, sides)
-        shared = _shared_tokens([part.rows.row(row) for part, row in wanted]) if joined else ()
-        passes = plan_passes(_input_lengths(wanted), cost, shared)
-        padding += sum(each.width - text.length for each in passes for text in each.texts)
+        lengths = _input_lengths(_wanted(rows, draws, sides))
+        padding += sum(each.width - lengths[row] for each in plan_passes(lengths, cost) for row in each.rows)
     return replace(plan, computed_tokens=plan.tokens + padding)
 
 
@@ -244,19 +239,3 @@ def _wanted(rows: RunRows, draws: Sequence[Draw], sides: Sequence[int]) -> list[
 def _input_lengths(wanted: Sequence[tuple[Part, int]]) -> list[int]:
     # The last token of a row is only a target, never an input.
     return [int(part.lengths[row]) - 1 for part, row in wanted]
-
-
-def _shared_tokens(rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[int]:
-    """How many tokens both rows of each pair begin with, without those that predict an answer's token.
-
-    In `rows`, all second rows come after all first ones.
-    """
-    pairs = zip(rows[: len(rows) // 2], rows[len(rows) // 2 :], strict=True)
-    return [_shared_by(*one, *other) for one, other in pairs]
-
-
-def _shared_by(ids: np.ndarray, trained: np.ndarray, other_ids: np.ndarray, other_trained: np.ndarray) -> int:
-    # The last token before an answer predicts its first one.
-    before = max(0, min(int(trained.argmax()), int(other_trained.argmax())) - 1)
-    differs = ids[:before] != other_ids[:before]
-    return int(differs.argmax()) if differs.any() else before

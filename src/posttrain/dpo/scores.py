@@ -1,13 +1,12 @@
 """Log-probabilities of answers, with gradient for a micro-batch and without for a data set.
 
 The output head is computed only for the answers' tokens. Rows are padded on the right to the longest row in the same
-pass, and a whole data set is scored in order of length, so that there is little padding. In a micro-batch, the prompt
-of a pair is computed once for both rows if that is less work.
+pass, and a whole data set is scored in order of length, so that there is little padding. Where the model can go without
+padding, rows are one sequence, in which the prompt of a pair is computed once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,12 @@ from accelerate import Accelerator
 
 from posttrain.base.console import Counting
 from posttrain.conversation.masks import IGNORED_LABEL
-from posttrain.dpo.passes import Pass, cost_of_a_pass, inputs_of, plan_passes, takes_joined_rows
+from posttrain.dpo.passes import Pass, cost_of_a_pass, plan_passes
 from posttrain.dpo.run_rows import Rows
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel
-from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.models.kernels.packed_rows import RowScorer as Scorer
+from posttrain.models.kernels.packed_rows import row_scorer
 from posttrain.models.padding import pad_rows
 from posttrain.train.parallel import summed
 
@@ -33,7 +33,7 @@ Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def answer_logprobs(
-    head: LabelledHead,
+    scorer: Scorer,
     model: Any,
     input_ids: torch.Tensor,
     labels: torch.Tensor,
@@ -42,17 +42,17 @@ def answer_logprobs(
     """Σ log p over the labelled tokens of each row, in nats: shape [rows], float32.
 
     Args:
-        head: attached to `model`, or to the model that it wraps.
+        scorer: attached to `model`, or to the model that it wraps.
         input_ids: shape [rows, seq], padded on the right.
         labels: shape [rows, seq]; the token that each position has to predict, or -100.
-        passes: which rows go through the model together; by default, all in one pass and none joined.
+        passes: which rows go through the model together; by default, all in one pass.
     """
     if passes is None:
         passes = plan_passes([labels.shape[1]] * len(labels), cost=None)
     found = []
     for each in passes:
-        inputs, wanted, more = inputs_of(each, input_ids, labels)
-        found.append(head.scores(model, inputs, wanted, **more)[0])
+        rows = list(each.rows)
+        found.append(scorer.scores(model, input_ids[rows, : each.width], labels[rows, : each.width])[0])
     order = [row for each in passes for row in each.rows]
     counts = (labels != IGNORED_LABEL).sum(dim=1)[order].tolist()
     of_rows = torch.stack([logprobs.sum() for logprobs in torch.cat(found).split(counts)])
@@ -62,26 +62,22 @@ def answer_logprobs(
 class AskedModel:
     """Log-probabilities of answers by a frozen model, without gradient and without dropout."""
 
-    def __init__(self, frozen: FrozenModel) -> None:
-        self._frozen = frozen
-        self._head = LabelledHead(frozen.model)
+    def __init__(self, frozen: FrozenModel, *, packed: bool = False) -> None:
+        """`packed`: whether its rows go through it as one sequence."""
+        self._frozen, self.packed = frozen, packed
+        self._scorer = row_scorer(frozen.model, packed=packed)
 
     @property
     def attention(self) -> str:
         """The attention implementation, by its name in transformers."""
         return str(self._frozen.model.config._attn_implementation)
 
-    @cached_property
-    def takes_joined_rows(self) -> bool:
-        """Whether both rows of a pair can go through it as one text."""
-        return takes_joined_rows(self._frozen.model)
-
     def logprobs(
         self, input_ids: torch.Tensor, labels: torch.Tensor, passes: Sequence[Pass] | None = None
     ) -> torch.Tensor:
         """log p of each row, shape [rows], as in `answer_logprobs`."""
         with self._frozen.asked() as model:
-            return answer_logprobs(self._head, model, input_ids, labels, passes)
+            return answer_logprobs(self._scorer, model, input_ids, labels, passes)
 
 
 @dataclass(frozen=True)
@@ -97,16 +93,13 @@ class RowScorer:
     width: int
     loaded: LoadedModel
 
-    def passes(self, batch: Mapping[str, torch.Tensor], *, joined: bool = False, at_once: bool = False) -> list[Pass]:
-        """The passes in which the rows of a micro-batch go through a model.
+    def passes(self, batch: Mapping[str, torch.Tensor], *, at_once: bool) -> list[Pass]:
+        """The passes in which the rows of a micro-batch, as `numbered_rows` makes it, go through a model.
 
-        Args:
-            batch: with `lengths` and, if its rows are pairs, `shared`, as `numbered_rows` makes it.
-            joined: whether the model takes both rows of a pair as one text.
-            at_once: whether to make a single pass.
+        `at_once`: whether to make a single pass.
         """
         cost = None if at_once else cost_of_a_pass(self.accelerator.device.type)
-        return plan_passes(batch["lengths"].tolist(), cost, batch["shared"].tolist() if joined else ())
+        return plan_passes(batch["lengths"].tolist(), cost)
 
     def __call__(self, score: Score, rows: Rows, title: str) -> torch.Tensor:
         """log p of every row, in nats: shape [rows], float32, the same on every rank; shows progress as `title`."""

@@ -21,7 +21,7 @@ class LoadedModel:
 
     `compute_dtype` is the dtype of the forward pass under autocast; trainable parameters are float32. `new_token_ids`
     are the ids of the tokens that were added to the tokenizer. `compiled` says whether the decoder layers are trained
-    through torch.compile.
+    through torch.compile, `padding_free` whether the rows of a micro-batch go through the model as one sequence.
     """
 
     model: Any
@@ -30,14 +30,11 @@ class LoadedModel:
     compute_dtype: "torch.dtype"
     new_token_ids: tuple[int, ...]
     compiled: bool = False
+    padding_free: bool = False
 
     def autocast(self) -> "AbstractContextManager[Any]":
         """Context manager in which the model computes in its compute dtype."""
-        import torch
-
-        return torch.autocast(
-            self.device.type, dtype=self.compute_dtype, enabled=self.compute_dtype is not torch.float32
-        )
+        return autocast_to(self.compute_dtype, self.device)
 
 
 class Backend(Protocol):
@@ -64,9 +61,10 @@ class Backend(Protocol):
 class TrainingSettings:
     """The parts of a training config that change how a model is loaded.
 
-    `chatml` says whether the ChatML control tokens must be in the vocabulary; `max_length` is in tokens. `liger_kernel`
-    and `compile` are for the hf backend only, since unsloth has kernels of its own. `compile` None means to compile if
-    that is worth it for training on `rows` rows in total, `rows_at_once` of them in the model at a time.
+    `chatml` says whether the ChatML control tokens must be in the vocabulary; `max_length` is in tokens. What follows
+    `seed` is for the hf backend only, since unsloth has kernels of its own. `compile` None means to compile if that is
+    worth it for training on `rows` rows in total, `rows_at_once` of them in the model at a time; `padding_free` None
+    means to train without padding on a CPU if the model can.
     """
 
     chatml: bool
@@ -75,6 +73,7 @@ class TrainingSettings:
     seed: int
     liger_kernel: bool = False
     compile: bool | None = False
+    padding_free: bool | None = False
     rows: int = 0
     rows_at_once: int = 1
 
@@ -84,6 +83,13 @@ def training_device() -> "torch.device":
     import torch
 
     return torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+
+
+def autocast_to(dtype: "torch.dtype", device: "torch.device") -> "AbstractContextManager[Any]":
+    """Context manager in which models on `device` compute in `dtype`."""
+    import torch
+
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not torch.float32)
 
 
 def compute_dtype(wanted: str, device: "torch.device") -> "torch.dtype":

@@ -20,6 +20,7 @@ from posttrain.errors import ModelError
 from posttrain.models.backend import LoadedModel, TrainingSettings, compute_dtype, training_device
 from posttrain.models.gguf import converted_folder
 from posttrain.models.kernels.compiled_layers import compile_layers, should_compile
+from posttrain.models.kernels.packed_rows import should_pack
 from posttrain.models.location import CONVERT, locate_model, require_all_weights, require_no_pickle
 from posttrain.models.lora import add_adapter, with_fused_layers
 from posttrain.models.tokens import add_tokens, extend_model
@@ -76,10 +77,11 @@ class HfBackend:
         keep_trained_weights_in_float32(model)
         model.config.use_cache = False
         model = model.to(device)
+        packs = should_pack(settings.padding_free, model, dtype, settings.max_length)
         compiled = should_compile(settings.compile, model, device, settings.rows)
         if compiled:
-            compile_layers(model, settings.rows_at_once, dtype)
-        return LoadedModel(model, tokenizer, device, dtype, new_ids, compiled)
+            compile_layers(model, settings.rows_at_once, dtype, packed=packs)
+        return LoadedModel(model, tokenizer, device, dtype, new_ids, compiled, packs)
 
     def load_for_inference(self, config: "ModelConfig", adapter: Path | None, *, chatml: bool) -> LoadedModel:
         """The base in its compute dtype, with the adapter on top if one is given."""

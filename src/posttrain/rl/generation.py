@@ -15,8 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.models.kernels.compiled_layers import is_compiled
-from posttrain.models.kernels.labelled_head import LabelledHead
-from posttrain.models.kernels.shared_prompts import SharedPrompts
+from posttrain.models.kernels.packed_rows import row_scorer
 from posttrain.rl.losses import StepTotals, token_weights
 from posttrain.rl.objective import PolicyObjective
 from posttrain.rl.rollout.rollout import Rollout
@@ -286,14 +285,13 @@ def _padded(rows: Sequence[np.ndarray], shape: tuple[int, ...], dtype: type) -> 
 class CompletionScorer:
     """Computes one model's log p of each completion token, and the entropy at its position."""
 
-    def __init__(self, model: Any, rows_at_once: int) -> None:
-        """`model`: the unwrapped model; its attention is replaced by one that can share prompts, if possible.
+    def __init__(self, model: Any, rows_at_once: int, *, packed: bool = False) -> None:
+        """`model`: the unwrapped model.
 
-        `rows_at_once`: the usual number of rows per pass.
+        `rows_at_once`: the usual number of rows per pass; `packed`: whether they are one sequence.
         """
-        self._prompts = SharedPrompts(LabelledHead(model), model)
-        self._is_compiled = is_compiled(model)
-        self._rows = rows_at_once
+        self._scorer = row_scorer(model, packed=packed)
+        self._needs_two = is_compiled(model) and not packed and rows_at_once > 1
 
     def __call__(self, model: Any, batch: CompletionBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities with gradient, and entropies without, in nats; shape [rows, tokens], 0 for padding.
@@ -305,10 +303,10 @@ class CompletionScorer:
         temperatures = batch.temperatures
         if temperatures is not None:
             temperatures = temperatures.repeat_interleave(batch.present.sum(dim=1))
-        if self._is_compiled and len(ids) == 1 < self._rows:
+        if self._needs_two and len(ids) == 1:
             # A single row would compile to another program; a second row, without labels, avoids that.
             ids, labels = ids.expand(2, -1), torch.cat([labels, torch.full_like(labels, IGNORED_LABEL)])
-        logprobs, entropies = self._prompts.scores(model, ids, labels, temperatures=temperatures, entropies=True)
+        logprobs, entropies = self._scorer.scores(model, ids, labels, temperatures=temperatures, entropies=True)
         assert entropies is not None
         nothing = torch.zeros(batch.present.shape, dtype=torch.float32, device=ids.device)
         return nothing.masked_scatter(batch.present, logprobs), nothing.masked_scatter(batch.present, entropies)

@@ -90,10 +90,11 @@ class RLRecipe(Recipe):
             accelerator.device,
         )
         self._reference = self._frozen_start(config) if objective.beta else None
-        self._scorer = CompletionScorer(loaded.model, training.micro_batch_size)
+        packed = loaded.padding_free
+        self._scorer = CompletionScorer(loaded.model, training.micro_batch_size, packed=packed)
         self._reference_scorer = self._scorer
         if self._reference is not None and self._reference.model is not loaded.model:
-            self._reference_scorer = CompletionScorer(self._reference.model, training.micro_batch_size)
+            self._reference_scorer = CompletionScorer(self._reference.model, training.micro_batch_size, packed=packed)
         self._means = Means()
         self._seconds: dict[str, float] = {}
 

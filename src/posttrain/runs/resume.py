@@ -61,6 +61,7 @@ class ResumePoint:
     Attributes:
         starts_again: whether a run that had no checkpoint yet is started again.
         compiled: whether the run has used torch.compile so far; None at a start.
+        padding_free: whether it has trained without padding so far; None at a start.
         damaged: checkpoints that were skipped because they are damaged.
     """
 
@@ -68,6 +69,7 @@ class ResumePoint:
     counters: RunCounters
     starts_again: bool = False
     compiled: bool | None = None
+    padding_free: bool | None = None
     damaged: tuple[Damaged, ...] = ()
 
 
@@ -119,7 +121,14 @@ def resume_point(
         return ResumePoint(None, RunCounters(), starts_again=True)
     counters = RunCounters(**newest.state["counters"])
     require_same_way(counters)
-    return ResumePoint(newest.path, counters, compiled=saved["identity"].get("compiled"), damaged=damaged)
+    before = saved["identity"]
+    return ResumePoint(
+        newest.path,
+        counters,
+        compiled=before.get("compiled"),
+        padding_free=before.get("padding_free"),
+        damaged=damaged,
+    )
 
 
 def _require_known_format(checkpoint: Checkpoint) -> None:

@@ -98,12 +98,14 @@ def estimated(config: SFTConfig, data: "SFTData") -> "Estimate":
 
     sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
     planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)
+    model = TrainedModel.of(config, data.max_steps)
+    packs = model.packs_rows(config.chat.max_length)
 
     def batch(rows: Sequence[Draw]) -> Batch:
-        longest = max(int(sizes[draw.dataset].lengths[draw.row]) for draw in rows)
+        lengths = [int(sizes[draw.dataset].lengths[draw.row]) - 1 for draw in rows]  # the last token is only predicted
         trained = sum(int(sizes[draw.dataset].trained_counts[draw.row]) for draw in rows)
-        return Batch(len(rows), longest - 1, trained)  # the last token is only predicted
+        return Batch(len(rows), max(lengths), trained, packed=tuple(lengths) if packs else ())
 
     sampled = sampled_steps(data.max_steps)
     steps = [[[batch(rows)] for rows in micro_batches_of(planner, step)] for step in sampled]
-    return estimate(TrainedModel.of(config, data.max_steps), Work(steps, data.max_steps))
+    return estimate(model, Work(steps, data.max_steps))

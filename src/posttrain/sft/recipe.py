@@ -13,7 +13,7 @@ from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.curriculum.step_plan import StepPlanner
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.models.backend import LoadedModel
-from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.models.kernels.packed_rows import row_scorer
 from posttrain.models.padding import pad_rows
 from posttrain.runs.resume import RunCounters
 from posttrain.sft.config import SFTConfig
@@ -45,11 +45,11 @@ class SFTRecipe(Recipe):
         self.max_steps = data.max_steps
         self._width = config.training.micro_batch_size
         sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
-        planner = StepPlanner(data.curriculum, sizes, self._width)
+        planner = StepPlanner(data.curriculum, sizes, self._width, padding_free=loaded.padding_free)
         place = place_of(config.data_sources(), data.datasets)
         self._steps = PlannedSteps(planner.plan, place, self._width)
         self._data, self._loaded, self._accelerator = data, loaded, accelerator
-        self._head = LabelledHead(loaded.model)
+        self._scorer = row_scorer(loaded.model, packed=loaded.padding_free)
         self._end_ids = torch.tensor(sorted(end_ids), device=accelerator.device)
         self._ends: list[torch.Tensor] = []
         self._loss_weight = 1.0
@@ -63,7 +63,7 @@ class SFTRecipe(Recipe):
     def loss(self, model: Any, micro_batch: Batch) -> torch.Tensor:
         """This micro-batch's part of the step's loss, in nats per trained token."""
         labels = micro_batch["labels"]
-        losses = self._head.token_losses(model, micro_batch["input_ids"], labels)
+        losses = -self._scorer.scores(model, micro_batch["input_ids"], labels)[0]
         is_end = torch.isin(labels[labels != IGNORED_LABEL], self._end_ids)
         self._ends.append(torch.stack([(losses.detach() * is_end).sum(), is_end.sum()]))
         return (losses * micro_batch["token_weights"]).sum() / self._loss_weight
@@ -92,7 +92,7 @@ class SFTRecipe(Recipe):
             for rows in self._batches_of_this_rank(dataset):
                 weights = [dataset.weights[row] for row in rows]
                 batch = self._tensors([dataset.row(row) for row in rows], weights)
-                losses = self._head.token_losses(model, batch["input_ids"], batch["labels"]).double()
+                losses = -self._scorer.scores(model, batch["input_ids"], batch["labels"])[0].double()
                 by_token = batch["token_weights"].double()
                 sums += torch.stack([(losses * by_token).sum(), by_token.sum()])
         model.train(was_training)

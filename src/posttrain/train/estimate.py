@@ -22,19 +22,16 @@ from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.models.model_shape import ModelShape, TrainedModel, read_shape
 from posttrain.train.memory import GIB, available_bytes
 
-_FLOOR = 0.52 * GIB
-"""Memory of a process besides tensors: torch, transformers and PEFT."""
-_COMPILER = 0.1 * GIB
-"""Memory that torch's compiler adds."""
+# Memory of a process besides tensors (torch, transformers and PEFT), and what torch's compiler adds.
+_FLOOR, _COMPILER = 0.52 * GIB, 0.1 * GIB
 _HELD = 1.32
 """Ratio of memory held to what autograd keeps, for uncompiled layers: malloc cannot give back the gaps in between."""
 _COMPILED = 0.68
 """Time of a layer with torch.compile, divided by that of the same layer without."""
 
-_DEPTH = 3
-"""Layers of the larger measured model; the smaller one has 1."""
+_DEPTH = 3  # layers of the larger measured model; the smaller one has 1
+# Most tokens of a timed pass, unless one row is longer; beyond that, time per token stays the same.
 _TOKENS = 512
-"""Most tokens of a timed pass, unless one row is longer; beyond that, time per token stays the same."""
 _LONGEST = 1024
 _ENTRIES = 8192
 _LABELLED = 128
@@ -48,25 +45,32 @@ class Batch:
     """Rows that go through the model together.
 
     Attributes:
-        width: tokens of each row, including padding.
+        width: tokens of the longest row, to which the others are padded.
         trained: tokens for which the head is computed, over all rows.
         has_gradient: whether there is a backward pass.
+        packed: tokens of each part of a sequence without padding; empty if rows are padded.
     """
 
     rows: int
     width: int
     trained: int
     has_gradient: bool = True
+    packed: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
         """Tokens of all rows, including padding."""
-        return self.rows * self.width
+        return sum(self.packed) or self.rows * self.width
+
+    @property
+    def pairs(self) -> int:
+        """Token pairs within a row, over all rows."""
+        return sum(tokens * tokens for tokens in self.packed) or self.tokens * self.width
 
     @property
     def sizes(self) -> np.ndarray:
-        """What kept bytes grow with: tokens, token pairs within a row, and tokens for which the head is computed."""
-        return np.array([self.tokens, self.tokens * self.width, self.trained])
+        """What kept bytes grow with: tokens, token pairs, and tokens for which the head is computed."""
+        return np.array([self.tokens, self.pairs, self.trained])
 
 
 MicroBatch = Sequence[Batch]
@@ -189,7 +193,7 @@ def flops(shape: ModelShape, batch: Batch) -> int:
     checkpointing runs the forward pass twice. Causal attention multiplies half of all token pairs, with the keys and
     with the values: on average, each pair costs 2 forward and 4 backward per element of the heads.
     """
-    weights, pairs = shape.in_layers, batch.tokens * batch.width * shape.attention
+    weights, pairs = shape.in_layers, batch.pairs * shape.attention
     forward = 2 * batch.tokens * (weights.frozen + weights.trained) + 2 * pairs
     if not batch.has_gradient:
         return forward

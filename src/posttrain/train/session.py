@@ -124,6 +124,7 @@ class Session:
                 gradient_checkpointing=training.gradient_checkpointing,
                 seed=training.seed,
                 liger_kernel=training.liger_kernel,
+                padding_free=point.padding_free if training.batching == "auto" else training.padding_free,
                 compile=point.compiled if training.compile == "auto" else training.compile,
                 rows=self.max_steps * training.rows_per_step,
                 rows_at_once=training.micro_batch_size,
@@ -133,7 +134,7 @@ class Session:
             use_trained_template(loaded.tokenizer, config.chat)  # every checkpoint saves it beside its weights
             sizes.watch(loaded.model)
             require_loaded_weights(self.run, self.identity, config.model, resume=resume)
-            self.identity["compiled"] = loaded.compiled
+            self.identity.update(compiled=loaded.compiled, padding_free=loaded.padding_free)
             yield loaded
 
     def train(self, recipe: Recipe, accelerator: "Accelerator", loaded: LoadedModel, point: ResumePoint) -> None:
@@ -212,8 +213,8 @@ def require_kernels(training: TrainingConfig, backend: str) -> None:
     `backend` is hf or unsloth.
 
     Raises:
-        ConfigError: an optimizer of bitsandbytes or Liger without a CUDA device, Liger or `compile` with unsloth, Liger
-            is not installed, or the optimizer cannot be created.
+        ConfigError: an optimizer of bitsandbytes or Liger without a CUDA device, Liger, `compile` or `padding_free`
+            with unsloth, Liger is not installed, or the optimizer cannot be created.
     """
     name = None if isinstance(training.optimizer, OwnOptimizer) else training.optimizer
     on_cuda = name is not None and OPTIMIZERS[name].package == "bitsandbytes"
@@ -229,5 +230,7 @@ def require_kernels(training: TrainingConfig, backend: str) -> None:
         raise ConfigError("training.liger_kernel: unsloth has kernels of its own; set it to false, or backend: hf")
     if training.compile is True and backend == "unsloth":
         raise ConfigError("training.compile: unsloth does its own compilation; set it to auto, or backend: hf")
+    if training.padding_free and backend == "unsloth":
+        raise ConfigError("training.batching: unsloth has attention of its own; set it to auto, or backend: hf")
     if training.liger_kernel and find_spec("liger_kernel") is None:
         raise ConfigError("training.liger_kernel: not installed here: pip install liger-kernel, or set it to false")

@@ -67,28 +67,6 @@ def test_transformers_gets_the_same_from_it_compiled_or_not_and_however_long(tok
         torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
 
 
-def test_prefixes_stand_before_a_rows_own_tokens_compiled_or_not():
-    # Rows of 3 tokens. Row 2 sees rows 0 and 1 and itself, like the last third of one row of 9 tokens.
-    module = torch.nn.Module()
-    module.num_key_value_groups = 2
-    prefixes = torch.tensor([[0, 0], [0, 0], [0, 1]])
-    seen = torch.tensor([[0, 0], [3, 0], [3, 3]])
-    before = (torch.arange(3) < seen.unsqueeze(-1)).flatten(1).unsqueeze(1).expand(-1, 3, -1)
-    mask = torch.cat([before, torch.ones(3, 3).tril().bool().expand(3, -1, -1)], dim=2).unsqueeze(1)
-    cut, whole = tensors(3, 4, 2, 3), tensors(1, 4, 2, 9)
-    for one, other in zip(whole, cut, strict=True):
-        one.data = torch.cat(list(other.detach()), dim=1).unsqueeze(0)
-    expected, _ = recomputed_attention(module, *whole, None, scaling=0.3)
-    expected.square().sum().backward()
-    for attention in (recomputed_attention, torch.compile(recomputed_attention, dynamic=True)):
-        found, _ = attention(module, *cut, mask, scaling=0.3, prefix_rows=prefixes)
-        found.square().sum().backward()
-        torch.testing.assert_close(found.flatten(0, 1), expected[0], rtol=1e-4, atol=1e-5)
-        for one, other in zip(whole, cut, strict=True):
-            torch.testing.assert_close(torch.cat(list(other.grad), dim=1), one.grad[0], rtol=1e-4, atol=1e-5)
-            other.grad = None
-
-
 def test_a_mask_is_obeyed():
     inputs = tensors(1, 2, 2, 6)
     mask = torch.ones(1, 1, 6, 6, dtype=torch.bool).tril()

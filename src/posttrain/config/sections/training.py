@@ -58,6 +58,11 @@ class TrainingConfig(StrictModel):
     micro_batch_size: int = Field(default=4, ge=1)
     """Rows that go through the model at once on one device; affects memory and speed, not the training result."""
 
+    batching: Literal["auto", "padding_free", "by_length"] = "auto"
+    """How the rows of a micro-batch go through the model (`backend: hf`): `by_length`, rows of similar length together,
+    padded to the longest; `padding_free`, as one sequence without padding, each attending only to itself, with a shared
+    prompt computed once. `auto` is padding_free on a CPU if the model's layers allow that, else by_length."""
+
     max_steps: int | None = Field(default=None, ge=1)
     """Stop after this many optimizer steps; by default at the end of the last stage."""
 
@@ -165,6 +170,11 @@ class TrainingConfig(StrictModel):
     def exports_average(self) -> bool:
         """Whether other weights are evaluated and exported than are trained; unknown of one's own optimizer."""
         return is_schedule_free(self.optimizer) or (self.ema is not None and self.ema.export == "ema")
+
+    @property
+    def padding_free(self) -> bool | None:
+        """Whether to train without padding; None to decide by the model."""
+        return None if self.batching == "auto" else self.batching == "padding_free"
 
     @property
     def schedule_options(self) -> ScheduleConfig:

@@ -39,7 +39,7 @@ class StepPlan:
         order: the slots, longest row first; every `micro_batch_size` consecutive ones form a micro-batch.
         tokens: tokens of all rows.
         trained_tokens: tokens that carry loss.
-        computed_tokens: tokens including padding, Σ over micro-batches of rows × longest row.
+        computed_tokens: tokens including padding, if there is any: Σ over micro-batches of rows × longest row.
         loss_weight: Σ row weight × trained tokens, the divisor of the step's summed loss.
     """
 
@@ -61,9 +61,17 @@ class StepPlanner:
     memory fails at once.
     """
 
-    def __init__(self, curriculum: Curriculum, sizes: Mapping[str, RowSizes], micro_batch_size: int) -> None:
+    def __init__(
+        self,
+        curriculum: Curriculum,
+        sizes: Mapping[str, RowSizes],
+        micro_batch_size: int,
+        *,
+        padding_free: bool = False,
+    ) -> None:
         self.curriculum = curriculum
         self.micro_batch_size = micro_batch_size
+        self._padding_free = padding_free
         self._sizes = sizes
         self.plan = lru_cache(maxsize=8)(self._plan)
 
@@ -74,6 +82,8 @@ class StepPlanner:
         weights = [float(self._sizes[draw.dataset].weights[draw.row]) for draw in draws]
         order = sorted(range(len(draws)), key=lambda slot: (-lengths[slot], slot))
         width = self.micro_batch_size
+        # `order` sorts by descending length, so the first row of each micro-batch is its longest.
+        padded = sum(width * lengths[order[first]] for first in range(0, len(order), width))
         return StepPlan(
             step=step,
             stage=draws[0].stage,
@@ -81,7 +91,6 @@ class StepPlanner:
             order=tuple(order),
             tokens=sum(lengths),
             trained_tokens=sum(trained),
-            # `order` sorts by descending length, so the first row of each micro-batch is its longest.
-            computed_tokens=sum(width * lengths[order[first]] for first in range(0, len(order), width)),
+            computed_tokens=sum(lengths) if self._padding_free else padded,
             loss_weight=sum(weight * count for weight, count in zip(weights, trained, strict=True)),
         )

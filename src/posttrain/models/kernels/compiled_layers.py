@@ -17,7 +17,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from posttrain.base.cache import cache_dir
 from posttrain.base.console import console
 from posttrain.errors import ModelError
+from posttrain.models.backend import autocast_to
 from posttrain.models.kernels import recomputed_attention
+from posttrain.models.kernels.packing import pack
 
 # Compiling takes 40 seconds, which training SmolLM2-135M wins back after 300 rows of 200 tokens.
 _WORTH_IT = 1000 * 135_000_000
@@ -44,10 +46,10 @@ def should_compile(wanted: bool | None, model: Any, device: torch.device, rows: 
     return True
 
 
-def compile_layers(model: Any, rows_at_once: int, dtype: torch.dtype) -> None:
+def compile_layers(model: Any, rows_at_once: int, dtype: torch.dtype, *, packed: bool = False) -> None:
     """Compile the decoder layers of `model` in place, and run `rows_at_once` rows through them once to get them ready.
 
-    `dtype` is the dtype that training computes in.
+    `dtype` is the dtype that training computes in; `packed` says whether rows go through the model as one sequence.
     """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "compiled"))
     device = next(model.parameters()).device
@@ -57,7 +59,7 @@ def compile_layers(model: Any, rows_at_once: int, dtype: torch.dtype) -> None:
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
             module.compile(dynamic=True)
-    _train_once(model, rows_at_once, dtype, device)
+    _train_once(model, rows_at_once, dtype, packed=packed)
 
 
 def as_written(model: Any) -> AbstractContextManager[Any]:
@@ -80,13 +82,16 @@ def has_compiler() -> bool:
     return shutil.which(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")) is not None
 
 
-def _train_once(model: Any, rows: int, dtype: torch.dtype, device: torch.device) -> None:
-    ids = torch.zeros((rows, _FIRST_TOKENS), dtype=torch.long, device=device)
-    autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
+def _train_once(model: Any, rows: int, dtype: torch.dtype, *, packed: bool) -> None:
+    device = next(model.parameters()).device
+    ids, inputs = torch.zeros((rows, _FIRST_TOKENS), dtype=torch.long, device=device), {}
+    if packed:
+        whole = pack(ids, ids)
+        ids, inputs = whole.input_ids, whole.inputs()
     was_training = model.training
     model.train()
-    with torch.random.fork_rng(), autocast:
-        model(input_ids=ids, use_cache=False, logits_to_keep=1).logits.float().sum().backward()
+    with torch.random.fork_rng(), autocast_to(dtype, device):
+        model(input_ids=ids, use_cache=False, logits_to_keep=1, **inputs).logits.float().sum().backward()
     model.zero_grad()
     model.train(was_training)
 

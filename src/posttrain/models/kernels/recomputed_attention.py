@@ -13,6 +13,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from posttrain.models.kernels.segmented_attention import segmented_attention
+
 NAME = "recomputed"
 # In tokens. Beyond it torch's kernel is as fast, and the temporary tensors, rows × heads × tokens², grow large.
 _LONGEST = 512
@@ -45,15 +47,15 @@ def recomputed_attention(
             to itself and all tokens before it.
         dropout: rate for the probabilities.
         scaling: factor of query · key.
-        others: further arguments of `sdpa`, and `prefix_rows`, shape [batch, prefixes]: the keys and values of these
-            rows of the batch are put before a row's own, so that keys = (prefixes + 1) · tokens.
+        others: further arguments of `sdpa`; or, for a sequence that consists of segments, the arguments of
+            `segmented_attention`, which then computes it, whatever the mask.
 
     Returns:
         The output, shape [batch, tokens, heads, width], and None in place of the probabilities.
     """
-    prefix_rows = others.pop("prefix_rows", None)
-    if prefix_rows is not None:
-        key, value = (_with_prefixes(part, prefix_rows) for part in (key, value))
+    segments, varlen = others.pop("segments", None), others.pop("varlen", None)
+    if segments is not None or varlen is not None:
+        return segmented_attention(query, key, value, scaling, segments, varlen), None
     is_traced = torch.compiler.is_compiling() and query.device.type == "cpu"
     if is_traced and scaling is not None and not dropout and 1 < query.shape[2] <= _LONGEST:
         is_causal = others.get("is_causal")
@@ -74,11 +76,6 @@ def masked_attention(
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.where(mask, 0.0, float("-inf"))
     return _Attention.apply(query, key, value, None if mask is None else mask.to(query.dtype), scaling)
-
-
-def _with_prefixes(part: torch.Tensor, prefix_rows: torch.Tensor) -> torch.Tensor:
-    before = part[prefix_rows].transpose(1, 2).flatten(2, 3)  # [batch, heads, prefixes · tokens, width]
-    return torch.cat([before, part], dim=2)
 
 
 class _Attention(torch.autograd.Function):

@@ -1,0 +1,110 @@
+"""Scores of rows that go through a model as one sequence, for models whose attention allows that."""
+
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from posttrain.conversation.masks import IGNORED_LABEL
+from posttrain.errors import ModelError
+from posttrain.models.backend import autocast_to
+from posttrain.models.kernels import recomputed_attention
+from posttrain.models.kernels.frozen_head import Scores
+from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.models.kernels.packing import pack
+
+
+class PackedRows:
+    """Computes scores as `LabelledHead` does, of the same padded rows, without computing their padding."""
+
+    def __init__(self, head: LabelledHead) -> None:
+        self._head = head
+
+    def scores(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor,
+        *,
+        temperatures: torch.Tensor | None = None,
+        entropies: bool = False,
+    ) -> Scores:
+        """Like `LabelledHead.scores`."""
+        packed = pack(input_ids, labels)
+        return self._head.scores(
+            model, packed.input_ids, packed.labels, temperatures=temperatures, entropies=entropies, **packed.inputs()
+        )
+
+    def detach(self) -> None:
+        """Detach from the model."""
+        self._head.detach()
+
+
+RowScorer = LabelledHead | PackedRows
+
+
+def row_scorer(model: Any, *, packed: bool) -> RowScorer:
+    """What computes the scores of rows of a model; attach it once."""
+    head = LabelledHead(model)
+    return PackedRows(head) if packed else head
+
+
+def should_pack(wanted: bool | None, model: Any, dtype: torch.dtype, longest: int) -> bool:
+    """Whether rows go through the model as one sequence: `wanted` if given, else on a CPU if the model can.
+
+    Its attention is then replaced by one that takes them.
+
+    Args:
+        dtype: what the model computes in.
+        longest: tokens of the longest row.
+
+    Raises:
+        ModelError: it is wanted, and the model cannot.
+    """
+    if wanted is False or (wanted is None and model.device.type != "cpu"):
+        return False
+    reason = why_not_packed(model, dtype, longest)
+    if wanted and reason is not None:
+        raise ModelError(
+            f"training.batching: padding_free would be wrong for this model ({model.config.model_type}): {reason}; set "
+            "it to by_length"
+        )
+    return reason is None
+
+
+def why_not_packed(model: Any, dtype: torch.dtype, longest: int) -> str | None:
+    """Why the model would not give packed rows the logits of separate ones; None if it does, tried with a few tokens.
+
+    The model's attention is replaced, as `should_pack` does.
+    """
+    for layer in DynamicCache(config=model.config).layers:
+        window = getattr(layer, "sliding_window", None)
+        if window is None and type(layer) is not DynamicLayer:
+            return "some of its layers keep a state that goes from one row to the next"
+        if window is not None and window < longest:
+            return f"some of its layers see a window of {window} tokens, and rows may have {longest}"
+    if model.config._attn_implementation == "sdpa":
+        recomputed_attention.use_in(model)
+    if model.config._attn_implementation != recomputed_attention.NAME:
+        return f"its attention ({model.config._attn_implementation}) cannot be replaced"
+    return None if _says_the_same(model, dtype) else "its logits for a few tokens are not those of separate rows"
+
+
+def _says_the_same(model: Any, dtype: torch.dtype) -> bool:
+    rows = torch.tensor([[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 7, 8], [9, 8, 7, 6, 5, 4, 3]], device=model.device)
+    labels = torch.full_like(rows, IGNORED_LABEL)
+    labels[:, 4:] = 0
+    packed = pack(rows, labels, worth_sharing=1)
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), autocast_to(dtype, model.device):
+            expected = model(input_ids=rows, use_cache=False).logits[:, 4:].float().flatten(0, 1)
+            logits = model(input_ids=packed.input_ids, use_cache=False, **packed.inputs()).logits.float()
+    except (TypeError, ValueError, RuntimeError, AttributeError, AssertionError, IndexError):
+        return False  # this model does not accept such inputs
+    finally:
+        model.train(was_training)
+    found = logits[packed.labels != IGNORED_LABEL]
+    return bool(torch.isclose(found, expected, rtol=0.1, atol=0.1 * float(expected.std())).all())

@@ -1,0 +1,85 @@
+"""Rows of tokens as one sequence, without padding and with each shared prompt only once.
+
+Linear layers then compute real tokens alone; attention stays within each row. Rows with one prompt (the completions of
+a group, both answers of a pair) are cut: their prompt comes once, and each row attends to it from the prompt's last
+token on. What follows a row's last label is left out, since nothing depends on it.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from posttrain.conversation.masks import IGNORED_LABEL
+from posttrain.models.kernels.segmented_attention import Segment, attention_inputs
+
+# A shorter prompt is computed with each row: attention to a prefix takes longer than causal attention.
+_WORTH_SHARING = 16
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Rows as one sequence, in their order, each shared prompt before its first row.
+
+    Attributes:
+        input_ids, labels, positions: shape [1, tokens]; positions are those in the whole rows.
+        segments: the prompts and rows that the sequence consists of.
+    """
+
+    input_ids: torch.Tensor
+    labels: torch.Tensor
+    positions: torch.Tensor
+    segments: tuple[Segment, ...]
+
+    def inputs(self) -> dict[str, Any]:
+        """Inputs of the model besides the tokens."""
+        device = self.input_ids.device
+        # transformers passes a mask of four dimensions on to the attention, which sees the segments instead.
+        mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
+        return {"position_ids": self.positions, "attention_mask": mask, **attention_inputs(self.segments, device)}
+
+
+def pack(input_ids: torch.Tensor, labels: torch.Tensor, *, worth_sharing: int = _WORTH_SHARING) -> Packed:
+    """Pack rows, of shape [rows, seq], padded on the right; prompts of `worth_sharing` tokens or more are shared."""
+    is_labelled = labels != IGNORED_LABEL
+    places = torch.arange(1, labels.shape[1] + 1, device=labels.device)
+    lengths = (places * is_labelled).amax(dim=1).clamp(min=1).tolist()
+    firsts = is_labelled.int().argmax(dim=1).tolist()
+    # The last token of a prompt predicts the first one of an answer, so each row keeps it.
+    prompts = [tuple(ids[: first + 1].tolist()) for ids, first in zip(input_ids, firsts, strict=True)]
+    rows_with = Counter(prompts)
+    known: dict[tuple[int, ...], tuple[int, int]] = {}
+    segments: list[Segment] = []
+    rows: list[int] = []
+    starts: list[int] = []
+    end = 0
+
+    def add(row: int, start: int, stop: int, prefix: tuple[int, int] = (0, 0)) -> None:
+        nonlocal end
+        segments.append(Segment(end, end + stop - start, *prefix))
+        rows.append(row)
+        starts.append(start)
+        end += stop - start
+
+    for row, (prompt, length, first) in enumerate(zip(prompts, lengths, firsts, strict=True)):
+        if rows_with[prompt] == 1 or first < worth_sharing:
+            add(row, 0, length)
+            continue
+        if prompt not in known:
+            known[prompt] = (end, end + first)
+            add(row, 0, first)
+        add(row, first, length, known[prompt])
+    return _cut(input_ids, labels, segments, rows, starts)
+
+
+def _cut(
+    input_ids: torch.Tensor, labels: torch.Tensor, segments: list[Segment], rows: list[int], starts: list[int]
+) -> Packed:
+    counts = torch.tensor([each.end - each.first for each in segments])
+    begins = torch.tensor([start - each.first for start, each in zip(starts, segments, strict=True)])
+    columns = (begins.repeat_interleave(counts) + torch.arange(int(counts.sum()))).to(input_ids.device)
+    owners = torch.tensor(rows).repeat_interleave(counts).to(input_ids.device)
+    # A shared prompt ends before the first label, so it brings no labels along.
+    ids, wanted = (part[owners, columns].unsqueeze(0) for part in (input_ids, labels))
+    return Packed(ids, wanted, columns.unsqueeze(0), tuple(segments))
