@@ -35,9 +35,8 @@ _TOKENS = 512
 _LONGEST = 1024
 _ENTRIES = 8192
 _LABELLED = 128
-_ROUNDS = range(2, 7)
-"""Rounds of passes: at least the first number, and at most the last while they take less than `_SECONDS`."""
-_SECONDS = 1.0
+# Rounds of passes: at least the first number, and at most the last while they take less than `_SECONDS`.
+_ROUNDS, _SECONDS = range(2, 7), 1.0
 
 
 @dataclass(frozen=True)
