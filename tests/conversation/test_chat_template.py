@@ -8,8 +8,9 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.conversation.chatml import chatml_template, render, render_prompt, text
+from posttrain.conversation.chatml import render, render_prompt, text
 from posttrain.conversation.messages import parse_conversation
+from posttrain.conversation.saved_template import chatml_template
 
 TOOLS = [
     {

@@ -19,15 +19,11 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from importlib.resources import files
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from posttrain.conversation.messages import Conversation, Message, Role, ToolCall
 from posttrain.errors import ConfigError
-
-if TYPE_CHECKING:
-    from posttrain.config.sections.chat import ChatConfig
 
 IM_START = "<|im_start|>"
 IM_END = "<|im_end|>"
@@ -194,21 +190,3 @@ def _tool_response(content: str) -> str:
 def _tools_text(tools: tuple[dict, ...]) -> str:
     lines = "".join("\n" + json.dumps(tool, ensure_ascii=False) for tool in tools)
     return _TOOLS_BEFORE + lines + _TOOLS_AFTER
-
-
-def use_trained_template(tokenizer: Any, chat: "ChatConfig") -> None:
-    """Set the tokenizer's chat template to ChatML if that was trained; otherwise keep the tokenizer's own."""
-    if chat.template == "chatml":
-        tokenizer.chat_template = chatml_template(chat)
-
-
-def chatml_template(chat: "ChatConfig") -> str:
-    """The Jinja source that writes the same ChatML for other programs; `chat.template` must be chatml.
-
-    It has two limits: `<|im_end|>` in a message is tokenised as the control token, and tool arguments that come as JSON
-    text are written unchanged.
-    """
-    # A JSON string is a Jinja string too, as long as no character beyond U+FFFF is split into two escapes.
-    system = "none" if chat.default_system is None else json.dumps(chat.default_system, ensure_ascii=False)
-    settings = f"{{%- set default_system = {system} %}}{{%- set reasoning_history = '{chat.reasoning_history}' %}}\n"
-    return settings + files("posttrain.conversation").joinpath("chatml.jinja").read_text(encoding="utf-8")

@@ -1,17 +1,27 @@
 """Config section `chat`: how a conversation becomes tokens, and which of them are trained."""
 
-from typing import Literal
+import json
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
+from posttrain.config.jinja_source import RESERVED, read_template
 from posttrain.config.strict import StrictModel
+
+
+def _template(value: str, info: ValidationInfo) -> str:
+    return value if value in ("chatml", "tokenizer") else read_template(value, info)
 
 
 class ChatConfig(StrictModel):
     """Template, loss mask and length limit: the same for training, merging, prediction and chat."""
 
-    template: Literal["chatml", "tokenizer"] = "chatml"
-    """`chatml`, or the chat template that comes with the tokenizer."""
+    template: Annotated[str, AfterValidator(_template)] = "chatml"
+    """`chatml`, `tokenizer` for the chat template that comes with it, or the path of a Jinja file of your own. A run's
+    config holds the text of that file."""
+
+    template_variables: dict[str, JsonValue] | None = None
+    """Variables for the chat template, such as `{enable_thinking: false}`; not for `chatml`, which has none."""
 
     default_system: str | None = None
     """System message for conversations that have none; null adds none."""
@@ -33,6 +43,20 @@ class ChatConfig(StrictModel):
     min_end_tokens_kept: float = Field(default=0.9, ge=0, le=1)
     """Smallest share of answers that must keep their end token after truncation; below it the run does not start."""
 
+    @field_validator("template_variables")
+    @classmethod
+    def _can_be_given(cls, variables: dict[str, JsonValue] | None) -> dict[str, JsonValue] | None:
+        for name, value in (variables or {}).items():
+            if not name.isidentifier():
+                raise ValueError(f"{name!r} cannot be a variable's name; use letters, digits and underscores")
+            if name in RESERVED:
+                raise ValueError(f"{name} is set by the toolkit or the tokenizer; leave it out")
+            try:
+                json.dumps(value, allow_nan=False)
+            except ValueError:
+                raise ValueError(f"{name} has no value in JSON; give a finite number") from None
+        return variables
+
     @model_validator(mode="after")
     def _history_fits_the_trained_turns(self) -> "ChatConfig":
         if self.reasoning_history == "drop" and self.train_on == "all":
@@ -40,9 +64,17 @@ class ChatConfig(StrictModel):
                 "reasoning_history: drop hides the reasoning of earlier turns, so they cannot be trained as they "
                 "were written; set train_on: last"
             )
-        if self.reasoning_history == "drop" and self.template == "tokenizer":
+        if self.reasoning_history == "drop" and self.template != "chatml":
             raise ValueError(
-                "reasoning_history: drop is for template: chatml; the tokenizer's own template decides for itself, "
-                "so leave it out"
+                "reasoning_history: drop is for template: chatml; another template decides for itself, so leave it out"
+            )
+        if self.template_variables and self.template == "chatml":
+            raise ValueError(
+                "template_variables: template: chatml has none; leave them out, or set template to tokenizer or a file"
             )
         return self
+
+    @property
+    def own_template(self) -> str | None:
+        """The text of a template of one's own; None for `chatml` and `tokenizer`."""
+        return None if self.template in ("chatml", "tokenizer") else self.template
