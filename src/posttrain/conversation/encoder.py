@@ -10,7 +10,7 @@ from posttrain.config.sections.chat import ChatConfig
 from posttrain.conversation.chatml import IM_END, IM_START, render, render_prompt, with_default_system
 from posttrain.conversation.masks import TokenRow, encode_rows
 from posttrain.conversation.messages import Conversation
-from posttrain.conversation.templates import Apply, Markers, template_messages, template_row, template_turns
+from posttrain.conversation.templates import Apply, Marked, template_messages, template_row, template_turns
 from posttrain.errors import ConfigError, DataError, ModelError
 
 REPLACEMENT = "\ufffd"
@@ -190,7 +190,8 @@ class TemplateEncoder:
                 end_ids=self.end_ids,
                 default_system=self._chat.default_system,
                 train_on=self._chat.train_on,
-                markers=self._markers(conversation.tools),
+                marked=self._marked(conversation.tools),
+                spelled=self._spelled,
             )
             for conversation in conversations
         ]
@@ -226,7 +227,7 @@ class TemplateEncoder:
 
         return apply
 
-    def _markers(self, tools: tuple[dict, ...]) -> Markers | None:
+    def _marked(self, tools: tuple[dict, ...]) -> Marked | None:
         if self._training_template is None:
             return None
         from jinja2 import TemplateError
@@ -248,7 +249,12 @@ class TemplateEncoder:
             self._tell_of_other_text()
             return ()
 
-        return Markers(marked, lambda ids: self._tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+        return marked
+
+    def _spelled(self, text: str | Sequence[int]) -> str:
+        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"] if isinstance(text, str) else text
+        written = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return "".join(written.split())
 
     def _tell_of_other_text(self) -> None:
         if not self._warned:
