@@ -148,6 +148,18 @@ WRONG_TOGETHER = {
         "run.yaml:2: chat: reasoning_history: drop hides the reasoning of earlier turns, so they cannot be trained as "
         "they were written; set train_on: last",
     ),
+    "reasoning dropped by another template": (
+        "max_length: 64",
+        "template: tokenizer\n  train_on: last\n  reasoning_history: drop",
+        "run.yaml:2: chat: reasoning_history: drop is for template: chatml; another template decides for itself, so "
+        "leave it out",
+    ),
+    "variables for a template without any": (
+        "max_length: 64",
+        "template_variables: {enable_thinking: false}",
+        "run.yaml:2: chat: template_variables: template: chatml has none; leave them out, or set template to tokenizer "
+        "or a file",
+    ),
     "a revision of a local folder": (
         "backend: hf",
         "revision: main",

@@ -86,6 +86,38 @@ WRONG_VALUES = {
         "run: {name: ../elsewhere}",
         "run.yaml:18: run.name: a run's name must be a single folder name without a slash, not '../elsewhere'",
     ),
+    "a chat template of another name": (
+        "max_length: 64",
+        "template: qwen3",
+        "run.yaml:3: chat.template: 'qwen3' is not a template: give chatml, tokenizer, or the path of a Jinja file "
+        "(.jinja, .jinja2, .j2, .txt)",
+    ),
+    "a chat template that is data": (
+        "max_length: 64",
+        "template: {a: b}",
+        "run.yaml:3: chat.template: should be text, found {'a': 'b'}",
+    ),
+    "variables without names": (
+        "max_length: 64",
+        "template_variables: [1]",
+        "run.yaml:3: chat.template_variables: should be a mapping of names to values, found [1]",
+    ),
+    "a variable that the toolkit sets": (
+        "max_length: 64",
+        "template: tokenizer\n  template_variables: {messages: []}",
+        "run.yaml:4: chat.template_variables: messages is set by the toolkit or the tokenizer; leave it out",
+    ),
+    "a variable's name with a space": (
+        "max_length: 64",
+        "template: tokenizer\n  template_variables: {no thinking: true}",
+        "run.yaml:4: chat.template_variables: 'no thinking' cannot be a variable's name; use letters, digits and "
+        "underscores",
+    ),
+    "a variable that is no number": (
+        "max_length: 64",
+        "template: tokenizer\n  template_variables: {mood: .inf}",
+        "run.yaml:4: chat.template_variables.mood: should be a finite number, found inf",
+    ),
     "a list of no layers": (
         "",
         "lora: {target_modules: []}",

@@ -191,7 +191,7 @@ def _merged(job: Job, aside: Path) -> ModelConfig:
 def _modelfile(job: Job) -> tuple[str | None, str]:
     """The Modelfile's text, or None and the reason why there is none."""
     if job.weights.chat.template != "chatml":
-        return None, "the tokenizer's own chat template cannot be written as one of ollama's"
+        return None, "a chat template other than chatml cannot be written as one of ollama's"
     try:
         return modelfile(job.output.name, job.weights.chat, job.generation), ""
     except ValueError as error:

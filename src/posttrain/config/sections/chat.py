@@ -3,20 +3,21 @@
 import json
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from posttrain.config.jinja_source import RESERVED, read_template
 from posttrain.config.strict import StrictModel
 
 
-def _template(value: str, info: ValidationInfo) -> str:
-    return value if value in ("chatml", "tokenizer") else read_template(value, info)
+def _template(value: object, info: ValidationInfo) -> object:
+    is_named = not isinstance(value, str) or value in ("chatml", "tokenizer")
+    return value if is_named else read_template(value, info)
 
 
 class ChatConfig(StrictModel):
     """Template, loss mask and length limit: the same for training, merging, prediction and chat."""
 
-    template: Annotated[str, AfterValidator(_template)] = "chatml"
+    template: Annotated[str, BeforeValidator(_template)] = "chatml"
     """`chatml`, `tokenizer` for the chat template that comes with it, or the path of a Jinja file of your own. A run's
     config holds the text of that file."""
 
