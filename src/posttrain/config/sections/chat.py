@@ -10,8 +10,9 @@ from posttrain.config.strict import StrictModel
 
 
 def _template(value: object, info: ValidationInfo) -> object:
-    is_named = not isinstance(value, str) or value in ("chatml", "tokenizer")
-    return value if is_named else read_template(value, info)
+    if isinstance(value, str) and value not in ("chatml", "tokenizer"):
+        return read_template(value, info)
+    return value
 
 
 class ChatConfig(StrictModel):
