@@ -118,6 +118,16 @@ WRONG_VALUES = {
         "template: tokenizer\n  template_variables: {mood: .inf}",
         "run.yaml:4: chat.template_variables.mood: should be a finite number, found inf",
     ),
+    "a tag without its other half": (
+        "max_length: 64",
+        "solution_tags: {open: <a>}",
+        "run.yaml:3: chat.solution_tags.close: missing: this key is required",
+    ),
+    "an empty tag": (
+        "max_length: 64",
+        "reasoning_tags: {open: <a>, close: ''}",
+        "run.yaml:3: chat.reasoning_tags.close: should have at least 1 character, found ''",
+    ),
     "a list of no layers": (
         "",
         "lora: {target_modules: []}",

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from posttrain.base.text import clipped
 from posttrain.config.jinja_source import variables_of
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.conversation.chatml import IM_END, IM_START, render, render_prompt, with_default_system
+from posttrain.conversation.chatml import IM_END, IM_START, Tags, render, render_prompt, with_default_system
 from posttrain.conversation.masks import TokenRow, encode_rows
 from posttrain.conversation.messages import Conversation
 from posttrain.conversation.templates import Apply, Marked, template_messages, template_row, template_turns
@@ -129,7 +129,7 @@ class ChatMLEncoder:
     """ChatML by segments (see `posttrain.conversation.chatml`)."""
 
     def __init__(self, chat: ChatConfig, tokenizer: Any) -> None:
-        self._chat = chat
+        self._chat, self._tags = chat, Tags.of(chat)
         self._encoder = HfTextEncoder(tokenizer)
         self.end_ids = frozenset({self._encoder.control_id(IM_END)})
         self.start_ids = frozenset({self._encoder.control_id(IM_START)})
@@ -142,6 +142,7 @@ class ChatMLEncoder:
                 default_system=self._chat.default_system,
                 train_on=self._chat.train_on,
                 reasoning_history=self._chat.reasoning_history,
+                tags=self._tags,
             )
             for conversation in conversations
         ]
@@ -154,6 +155,7 @@ class ChatMLEncoder:
                 conversation,
                 default_system=self._chat.default_system,
                 reasoning_history=self._chat.reasoning_history,
+                tags=self._tags,
             )
             for conversation in conversations
         ]

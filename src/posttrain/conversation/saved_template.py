@@ -1,10 +1,12 @@
 """The chat template that is saved with trained weights: it writes for other programs what was trained."""
 
 import json
+from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
 from posttrain.config.sections.chat import ChatConfig
+from posttrain.conversation.chatml import Tags
 
 _DEFAULTS = "{#- The next line gives the variables their values in training, unless others are given. #}\n"
 
@@ -58,5 +60,6 @@ def chatml_template(chat: ChatConfig) -> str:
     text are written unchanged.
     """
     settings = {"default_system": chat.default_system, "reasoning_history": chat.reasoning_history}
+    settings |= {f"tags_{name}": value for name, value in asdict(Tags.of(chat)).items()}
     line = "".join(f"{{%- set {name} = {_literal(value)} %}}" for name, value in settings.items())
     return line + "\n" + files("posttrain.conversation").joinpath("chatml.jinja").read_text(encoding="utf-8")

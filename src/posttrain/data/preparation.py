@@ -200,7 +200,8 @@ def write_rows(
 def _encoded(batch: Numbered[Parsed], chat: ChatConfig, encoder: ConversationEncoder, ledger: Ledger) -> SideRows:
     """The kept rows of a batch, truncated and counted in the ledger."""
     kept = SideRows(encoder.end_ids)
-    wholes = _rows([(line, conversation) for line, (conversation, _) in batch], encoder, ledger)
+    conversations = [(line, conversation) for line, (conversation, _) in batch]
+    wholes = rows_of(conversations, encoder, f"datasets.{ledger.name}")
     for (line, (conversation, weight)), whole in zip(batch, wholes, strict=True):
         row = _truncated(line, whole, chat, ledger)
         if row is not None:
@@ -209,7 +210,8 @@ def _encoded(batch: Numbered[Parsed], chat: ChatConfig, encoder: ConversationEnc
     return kept
 
 
-def _rows(batch: Numbered[Conversation], encoder: ConversationEncoder, ledger: Ledger) -> list[TokenRow]:
+def rows_of(batch: Numbered[Conversation], encoder: ConversationEncoder, key: str) -> list[TokenRow]:
+    """The rows of conversations; DataError names the data set by its key and the line of the first that is refused."""
     try:
         return encoder.rows([conversation for _, conversation in batch])
     except DataError:
@@ -217,7 +219,7 @@ def _rows(batch: Numbered[Conversation], encoder: ConversationEncoder, ledger: L
             try:
                 encoder.rows([conversation])
             except DataError as error:
-                raise DataError(f"datasets.{ledger.name}: line {line}: {error}") from error
+                raise DataError(f"{key}: line {line}: {error}") from error
         raise
 
 

@@ -22,7 +22,10 @@ from posttrain.inference.load import ModelText, load_text
 from posttrain.inference.process.specs import AnsweringSpec
 from posttrain.inference.weights import ChosenWeights, weights_of
 
-_CHAT = {"template", "template_variables", "default_system", "reasoning_history"}
+_CHAT = {
+    *("template", "template_variables", "default_system", "reasoning_history"),
+    *("reasoning_tags", "solution_tags"),
+}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,24 @@ def _template(value: object, info: ValidationInfo) -> object:
     return value
 
 
+class TagsConfig(StrictModel):
+    """Texts that ChatML writes around a part of an answer, exactly as they are given, line breaks included."""
+
+    open: str = Field(min_length=1)
+    """What comes before it."""
+
+    close: str = Field(min_length=1)
+    """What comes after it."""
+
+
+class ReasoningTagsConfig(TagsConfig):
+    """The tags around the reasoning of an answer."""
+
+    opened_in_prompt: bool = False
+    """Whether the prompt ends with the opening tag, so that every answer begins with reasoning and only what follows
+    the tag is trained and generated."""
+
+
 class ChatConfig(StrictModel):
     """Template, loss mask and length limit: the same for training, merging, prediction and chat."""
 
@@ -34,6 +52,13 @@ class ChatConfig(StrictModel):
     reasoning_history: Literal["keep", "drop"] = "keep"
     """Whether earlier assistant turns keep their reasoning block when a later turn is rendered; `drop` requires
     `train_on: last`."""
+
+    reasoning_tags: ReasoningTagsConfig | None = None
+    """The tags around the reasoning of an answer; null writes `<think>` and `</think>` on lines of their own, as Qwen's
+    templates do. Only for `chatml`."""
+
+    solution_tags: TagsConfig | None = None
+    """Tags around the content of an answer that calls no tool; null writes none. Only for `chatml`."""
 
     max_length: int = Field(default=2048, ge=8)
     """Maximum length of a conversation, in tokens."""
@@ -61,19 +86,34 @@ class ChatConfig(StrictModel):
 
     @model_validator(mode="after")
     def _history_fits_the_trained_turns(self) -> "ChatConfig":
+        if self.reasoning_history == "drop" and self.template != "chatml":
+            raise ValueError(
+                "reasoning_history: drop is for template: chatml; another template decides for itself, so leave it out"
+            )
         if self.reasoning_history == "drop" and self.train_on == "all":
             raise ValueError(
                 "reasoning_history: drop hides the reasoning of earlier turns, so they cannot be trained as they "
                 "were written; set train_on: last"
             )
-        if self.reasoning_history == "drop" and self.template != "chatml":
-            raise ValueError(
-                "reasoning_history: drop is for template: chatml; another template decides for itself, so leave it out"
-            )
+        return self
+
+    @model_validator(mode="after")
+    def _settings_fit_the_template(self) -> "ChatConfig":
         if self.template_variables and self.template == "chatml":
             raise ValueError(
                 "template_variables: template: chatml has none; leave them out, or set template to tokenizer or a file"
             )
+        tags = [tag for each in (self.reasoning_tags, self.solution_tags) if each for tag in (each.open, each.close)]
+        if tags and self.template != "chatml":
+            raise ValueError(
+                "reasoning_tags and solution_tags are for template: chatml; another template writes its own, so leave "
+                "them out"
+            )
+        for tag in tags:
+            if sum(tag in other for other in tags) > 1:
+                raise ValueError(f"the tag {tag!r} is contained in another one; make them all different")
+            if "<|im_" in tag:
+                raise ValueError(f"the tag {tag!r} has a control token of ChatML; choose another text")
         return self
 
     @property
