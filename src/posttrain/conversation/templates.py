@@ -72,7 +72,8 @@ def template_row(  # how a template writes, and what of it is trained
         if whole[:start] == prompt:
             stop = _marked_stop(whole, marks, start, end_ids, goes_on=index + 1 < len(messages))
         try:
-            by_prefixes = _prefix_stop(whole, prompt, apply(messages[: index + 1], False), index, end_ids)
+            answered = whole if index + 1 == len(messages) else apply(messages[: index + 1], False)
+            by_prefixes = _prefix_stop(whole, prompt, answered, index, end_ids)
         except DataError:
             if stop is None:
                 raise
