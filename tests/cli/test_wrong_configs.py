@@ -1,6 +1,7 @@
 """Wrong values and keys in a config: one message with the line, the key and a remedy."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -156,3 +157,12 @@ def test_all_that_is_wrong_is_told_at_once_by_line(
         "  --set training.seed=-1: training.seed: should be greater than or equal to 0, found -1",
         "  --set run.nmae=x: run.nmae: unknown key; did you mean name?",
     ]
+
+
+def test_a_variable_that_the_template_does_not_mention_is_told_before_the_model_is_loaded(
+    folder: Path, edit_config: Callable[[str, str], None], refusal: Callable[..., str]
+):
+    (folder / "mine.j2").write_text("{% for m in messages %}{{ m.content }}{{ mood }}<|im_end|>{% endfor %}")
+    edit_config("max_length: 64", "template: mine.j2\n  template_variables: {enable_thinking: false}")
+    told = "chat.template_variables: the chat template has no variable enable_thinking; it has mood"
+    assert refusal("run.yaml") == told

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 SUFFIXES = (".jinja", ".jinja2", ".j2", ".txt")
 """How the name of a template's file ends."""
 
-ALWAYS_GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
-"""What every template gets when a conversation is rendered."""
-
-RESERVED = ALWAYS_GIVEN | {
+RESERVED = {
+    *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
     *("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"),
     *("conversation", "chat_template", "tokenize", "padding", "truncation", "max_length", "return_tensors"),
     *("return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs", "additional_special_tokens"),
