@@ -58,6 +58,7 @@ bench: $(VENV)/.dev-ready  ## measure everything against the usual alternatives;
 
 docs: $(VENV)/.dev-ready  ## regenerate the reference pages, the schemas and the pictures
 	$(BIN)/python docs/render.py
+	$(BIN)/python docs/chat_templates.py
 	$(BIN)/python docs/draw_curriculum.py
 
 clean:

@@ -148,6 +148,34 @@ WRONG_TOGETHER = {
         "run.yaml:2: chat: reasoning_history: drop hides the reasoning of earlier turns, so they cannot be trained as "
         "they were written; set train_on: last",
     ),
+    "reasoning dropped by another template": (
+        "max_length: 64",
+        "template: tokenizer\n  train_on: last\n  reasoning_history: drop",
+        "run.yaml:2: chat: reasoning_history: drop is for template: chatml; another template decides for itself, so "
+        "leave it out",
+    ),
+    "variables for a template without any": (
+        "max_length: 64",
+        "template_variables: {enable_thinking: false}",
+        "run.yaml:2: chat: template_variables: template: chatml has none; leave them out, or set template to tokenizer "
+        "or a file",
+    ),
+    "tags in another template": (
+        "max_length: 64",
+        "template: tokenizer\n  solution_tags: {open: <a>, close: </a>}",
+        "run.yaml:2: chat: reasoning_tags and solution_tags are for template: chatml; another template writes its own, "
+        "so leave them out",
+    ),
+    "one tag within another": (
+        "max_length: 64",
+        "reasoning_tags: {open: <a>, close: </a>}\n  solution_tags: {open: <a><b>, close: </b>}",
+        "run.yaml:2: chat: the tag '<a>' is contained in another one; make them all different",
+    ),
+    "a control token as a tag": (
+        "max_length: 64",
+        "solution_tags: {open: <|im_start|>, close: </a>}",
+        "run.yaml:2: chat: the tag '<|im_start|>' has a control token of ChatML; choose another text",
+    ),
     "a revision of a local folder": (
         "backend: hf",
         "revision: main",

@@ -1,6 +1,7 @@
 """Wrong values and keys in a config: one message with the line, the key and a remedy."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +87,48 @@ WRONG_VALUES = {
         "run: {name: ../elsewhere}",
         "run.yaml:18: run.name: a run's name must be a single folder name without a slash, not '../elsewhere'",
     ),
+    "a chat template of another name": (
+        "max_length: 64",
+        "template: qwen3",
+        "run.yaml:3: chat.template: 'qwen3' is not a template: give chatml, tokenizer, or the path of a Jinja file "
+        "(.jinja, .jinja2, .j2, .txt)",
+    ),
+    "a chat template that is data": (
+        "max_length: 64",
+        "template: {a: b}",
+        "run.yaml:3: chat.template: should be text, found {'a': 'b'}",
+    ),
+    "variables without names": (
+        "max_length: 64",
+        "template_variables: [1]",
+        "run.yaml:3: chat.template_variables: should be a mapping of names to values, found [1]",
+    ),
+    "a variable that the toolkit sets": (
+        "max_length: 64",
+        "template: tokenizer\n  template_variables: {messages: []}",
+        "run.yaml:4: chat.template_variables: messages is set by the toolkit or the tokenizer; leave it out",
+    ),
+    "a variable's name with a space": (
+        "max_length: 64",
+        "template: tokenizer\n  template_variables: {no thinking: true}",
+        "run.yaml:4: chat.template_variables: 'no thinking' cannot be a variable's name; use letters, digits and "
+        "underscores",
+    ),
+    "a variable that is no number": (
+        "max_length: 64",
+        "template: tokenizer\n  template_variables: {mood: .inf}",
+        "run.yaml:4: chat.template_variables.mood: should be a finite number, found inf",
+    ),
+    "a tag without its other half": (
+        "max_length: 64",
+        "solution_tags: {open: <a>}",
+        "run.yaml:3: chat.solution_tags.close: missing: this key is required",
+    ),
+    "an empty tag": (
+        "max_length: 64",
+        "reasoning_tags: {open: <a>, close: ''}",
+        "run.yaml:3: chat.reasoning_tags.close: should have at least 1 character, found ''",
+    ),
     "a list of no layers": (
         "",
         "lora: {target_modules: []}",
@@ -114,3 +157,12 @@ def test_all_that_is_wrong_is_told_at_once_by_line(
         "  --set training.seed=-1: training.seed: should be greater than or equal to 0, found -1",
         "  --set run.nmae=x: run.nmae: unknown key; did you mean name?",
     ]
+
+
+def test_a_variable_that_the_template_does_not_mention_is_told_before_the_model_is_loaded(
+    folder: Path, edit_config: Callable[[str, str], None], refusal: Callable[..., str]
+):
+    (folder / "mine.j2").write_text("{% for m in messages %}{{ m.content }}{{ mood }}<|im_end|>{% endfor %}")
+    edit_config("max_length: 64", "template: mine.j2\n  template_variables: {enable_thinking: false}")
+    told = "chat.template_variables: the chat template has no variable enable_thinking; it has mood"
+    assert refusal("run.yaml") == told

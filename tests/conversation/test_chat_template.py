@@ -1,6 +1,7 @@
 """The Jinja template writes what the toolkit's own ChatML writes, byte for byte."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.conversation.chatml import chatml_template, render, render_prompt, text
-from posttrain.conversation.messages import parse_conversation
+from posttrain.conversation.chatml import Tags, render, render_prompt, text
+from posttrain.conversation.messages import Conversation, parse_conversation
+from posttrain.conversation.saved_template import chatml_template
 
 TOOLS = [
     {
@@ -45,10 +47,27 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
         ASKED,
         {"role": "assistant", "content": "\nlast", "reasoning": "", "tool_calls": [STOP]},
     ],
+    "an answer generated with tags": [
+        ASKED,
+        {"role": "assistant", "content": "a]<b>x</b>"},
+        ASKED,
+        {"role": "assistant", "content": "[\na\n</a><b>x</b>"},
+    ],
     "content in parts": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
     "results first": [{"role": "tool", "content": "r"}, ASKED],
 }
 SYSTEMS = [None, "", "be \"good\"\\n\n\té😀 {{ x }} {% if %} 'q'"]
+
+TAGS: list[dict[str, Any]] = [
+    {},
+    {"reasoning_tags": {"open": "<a>", "close": "\n</a>"}, "solution_tags": {"open": "<b>", "close": "</b>\n"}},
+    {"reasoning_tags": {"open": "[\n", "close": "]", "opened_in_prompt": True}},
+]
+
+
+def untrained(conversation: Conversation) -> Conversation:
+    """The same without trained turns, so that they need no reasoning."""
+    return replace(conversation, messages=tuple(replace(each, train=False) for each in conversation.messages))
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +80,14 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def test_a_rendered_conversation_and_prompt_are_those_of_the_toolkit(
     tokenizer: PreTrainedTokenizerFast, messages: list[dict[str, Any]], system: str | None
 ):
-    for tools, history in itertools.product([None, TOOLS], ["keep", "drop"]):
-        chat = ChatConfig(default_system=system, reasoning_history=history, train_on="last")
+    for tools, history, tags in itertools.product([None, TOOLS], ["keep", "drop"], TAGS):
+        chat = ChatConfig.model_validate(
+            {"default_system": system, "reasoning_history": history, "train_on": "last", **tags}
+        )
         template, conversation = chatml_template(chat), parse_conversation(messages, tools)
-        settings: dict[str, Any] = {"default_system": system, "reasoning_history": history}
+        settings: dict[str, Any] = {"default_system": system, "reasoning_history": history, "tags": Tags.of(chat)}
         expected = [
-            text(render(conversation, train_on="last", **settings)),
+            text(render(untrained(conversation), **settings)),
             text(render_prompt(conversation, **settings)),
         ]
         written = [

@@ -6,7 +6,8 @@ from transformers import AutoTokenizer
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.conversation.messages import Conversation, Message
-from posttrain.errors import DataError, ModelError
+from posttrain.conversation.saved_template import use_trained_template
+from posttrain.errors import ConfigError, DataError, ModelError
 
 # ChatML as most models' own templates write it; it always ends with a newline.
 TEMPLATE = (
@@ -154,3 +155,37 @@ def test_the_packaged_models_own_template_gives_rows_too(smollm2_folder):
     prompt = encoder.prompts([Conversation(conversation.messages[:-1])])[0]
     assert row.ids[: len(prompt)] == prompt
     assert tokenizer.decode([id_ for id_, flag in zip(row.ids, row.trained, strict=True) if flag]) == "Paris.<|im_end|>"
+
+
+# Begins each answer with a mood, unless there is none.
+MOODS = (
+    TEMPLATE.replace("assistant\n' }}", "assistant\n' }}{{ mood | default('') }}")
+    .replace(
+        "{{ '<|im_start|>'",
+        "{% set own = mood | default('') if message.role == 'assistant' else '' %}{{ '<|im_start|>'",
+    )
+    .replace("+ message['content']", "+ own + message['content']")
+)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_variables_go_into_rows_and_prompts_and_into_the_saved_template(tokenizer, own):
+    tokenizer.chat_template = "{{ raise_exception('not this one') }}" if own else MOODS
+    chat = ChatConfig(template=MOODS if own else "tokenizer", template_variables={"mood": "zz"})
+    encoder = conversation_encoder(chat, tokenizer)
+    (row,), (prompt,) = encoder.rows([talk("1", "Q")]), encoder.prompts([talk("1")])
+    assert tokenizer.decode(prompt).endswith("<|im_start|>assistant\nzz")
+    assert tokenizer.decode(row.ids[len(prompt) :]) == "Q<|im_end|>\n"
+    use_trained_template(tokenizer, chat)
+    asked = [{"role": "user", "content": "1"}]
+    saved = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
+    assert saved == prompt
+    assert tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False, mood="").endswith("\n")
+
+
+def test_a_variable_that_the_template_does_not_mention_is_refused(tokenizer):
+    chat = ChatConfig(template=MOODS, template_variables={"moods": 1})
+    with pytest.raises(ConfigError, match=r"template_variables: the chat template has no variable moods; it has mood"):
+        conversation_encoder(chat, tokenizer)
+    with pytest.raises(ConfigError, match=r"no variable mood; it has none"):
+        conversation_encoder(ChatConfig(template="tokenizer", template_variables={"mood": 1}), tokenizer)

@@ -10,7 +10,7 @@ from posttrain.conversation.chatml import render, render_prompt, text
 from posttrain.conversation.encoder import HfTextEncoder
 from posttrain.conversation.masks import encode_rows
 from posttrain.conversation.messages import Conversation, Message, ToolCall
-from posttrain.conversation.templates import Markers, template_messages, template_row
+from posttrain.conversation.templates import template_messages, template_row
 from posttrain.errors import DataError
 
 TALK = Conversation(
@@ -107,12 +107,7 @@ def closing(messages, add_generation_prompt):
 
 def markers(pattern):
     """Markers that enclose the ids at each `T` of the pattern."""
-
-    def marked(messages, ids):
-        assert ids == closing(messages, False)
-        return [letter == "T" for letter in pattern.ljust(len(ids))[: len(ids)]]
-
-    return Markers(marked, lambda ids: "".join(map(chr, ids)))
+    return lambda messages, ids: [letter == "T" for letter in pattern.ljust(len(ids))[: len(ids)]]
 
 
 # Newlines are shown as `/`. The answers' headers are marked too, as in some templates.
@@ -125,10 +120,10 @@ def test_markers_give_the_mask_where_prefixes_do_not_agree():
     assert "".join(map(chr, closing(template_messages(TALK), False))).replace("\n", "/") == WRITTEN
     with pytest.raises(DataError, match=r"up to messages\[2\] and the complete one differ"):
         template_row(TALK, closing, end_ids={ord(";")})
-    row = template_row(TALK, closing, end_ids={ord(";")}, markers=markers(MARKED))
+    row = template_row(TALK, closing, end_ids={ord(";")}, marked=markers(MARKED))
     assert trained_letters(row) == "B;D\n;"
     assert "".join("T" if flag else " " for flag in row.trained) == TRAINED
-    last = template_row(TALK, closing, end_ids={ord(";")}, markers=markers(MARKED), train_on="last")
+    last = template_row(TALK, closing, end_ids={ord(";")}, marked=markers(MARKED), train_on="last")
     assert trained_letters(last) == "D\n;"
 
 
@@ -143,7 +138,7 @@ def test_markers_give_the_mask_where_prefixes_do_not_agree():
 )
 def test_markers_that_do_not_enclose_an_answer_and_its_end_are_not_relied_on(pattern):
     with pytest.raises(DataError, match=r"up to messages\[2\] and the complete one differ"):
-        template_row(TALK, closing, end_ids={ord(";")}, markers=markers(pattern))
+        template_row(TALK, closing, end_ids={ord(";")}, marked=markers(pattern))
 
 
 def test_an_answer_that_markers_do_not_enclose_whole_is_not_trained_in_part():
@@ -153,9 +148,36 @@ def test_an_answer_that_markers_do_not_enclose_whole_is_not_trained_in_part():
         older = [{**m, "content": m["content"].removeprefix("why ")} for m in messages[:-1]]
         return closing([*older, messages[-1]], add_generation_prompt)
 
-    enclosed = Markers(lambda messages, ids: [letter == "T" for letter in MARKED.ljust(len(ids))], lambda ids: "B;")
-    with pytest.raises(DataError, match=r"up to messages\[2\] and the complete one differ"):
-        template_row(talk, forgetful, end_ids={ord(";")}, markers=enclosed)
+    row = template_row(talk, forgetful, end_ids={ord(";")}, marked=markers(MARKED))
+    assert trained_letters(row) == "B;D\n;"
+    with pytest.raises(DataError, match=r"does not write the content of messages\[2\] as it is"):
+        template_row(talk, forgetful, end_ids={ord(";")}, marked=markers(MARKED), spelled=spelled)
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        (Message("assistant", "B", reasoning="Hm."), "reasoning"),
+        (Message("assistant", "", tool_calls=(ToolCall("add", {"a": 1}),)), "call of a tool"),
+    ],
+)
+def test_an_answer_of_which_the_template_writes_no_reasoning_or_call_is_refused(answer, what):
+    talk = Conversation((TALK.messages[1], answer))
+    with pytest.raises(DataError, match=rf"does not write the {what} of messages\[1\]"):
+        template_row(talk, letters, end_ids={ord(";")}, spelled=spelled)
+
+
+def spelled(text):
+    """The letters that `letters` writes as code points, without white space."""
+    return "".join("".join(text if isinstance(text, str) else map(chr, text)).split())
+
+
+@pytest.mark.parametrize("gap", [19, 20])
+def test_markers_and_prefixes_that_disagree_are_refused(gap):
+    ends = {ord(";")}
+    assert trained_letters(template_row(TALK, letters, end_ids=ends, marked=markers(MARKED))) == "B;D\n;"
+    with pytest.raises(DataError, match=r"markers leave out tokens of messages\[2\]"):
+        template_row(TALK, letters, end_ids=ends, marked=markers(f"{MARKED[:gap]} {MARKED[gap + 1 :]}"))
 
 
 def test_a_conversation_turns_back_into_plain_messages():

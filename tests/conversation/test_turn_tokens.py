@@ -40,7 +40,7 @@ SHAPES = {
     "no control token at the end of an answer": (
         EACH + "<{{ m.role }}>\n{{ m.content }}" + PROMPT + "<assistant>{% endif %}",
         set(),
-        set(),
+        {"<user>", "<assistant>"},
     ),
     "no control tokens at all": (
         EACH + "{{ m.role }}: {{ m.content }}\n" + PROMPT + "assistant: {% endif %}",

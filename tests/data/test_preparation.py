@@ -197,3 +197,12 @@ def test_rows_that_do_not_all_weigh_1_are_told_with_their_column_at_every_start(
         lines = []
         prepare(same, lines=lines, columns=columns)
         assert not any("weights" in line for line in lines)
+
+
+def test_a_row_that_the_chat_template_refuses_is_named_by_its_line(prepare):
+    template = (
+        "{% for m in messages %}{% if m.content == 'QQQQ' %}{{ raise_exception('no') }}{% endif %}"
+        "{{ m.role }}: {{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    with pytest.raises(DataError, match=r"^datasets\.d: line 2: the chat template rejects the conversation: no$"):
+        prepare(THREE, template=template)

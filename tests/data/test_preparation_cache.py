@@ -21,6 +21,11 @@ MARKED_ANSWERS = (
     "{% else %}{{ m.content }}<|im_end|>\n{% endif %}"
 )
 
+OWN = (
+    "{% for m in messages %}turn {{ m.role }} {{ mood }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}turn assistant {{ mood }}\n{% endif %}"
+)
+
 
 def state_of(cache: Path) -> dict[str, int]:
     return {str(path.relative_to(cache)): path.stat().st_mtime_ns for path in sorted(cache.rglob("*"))}
@@ -98,6 +103,20 @@ def test_two_rows_that_change_places_are_seen(prepare):
 )
 def test_a_change_of_the_chat_section_is_seen(prepare, chat):
     assert misses(prepare, lambda lines: prepare(None, lines=lines, **chat))
+
+
+def test_a_template_file_counts_by_its_text_and_its_variables(prepare, tmp_path):
+    file, other = tmp_path / "mine.jinja", tmp_path / "other.jinja"
+    file.write_text(OWN)
+    other.write_text(OWN)
+    lines: list[str] = []
+    prepare(THREE, lines=lines, template=str(file))
+    prepare(None, lines=lines, template=str(other))
+    assert len(lines) == 1
+    prepare(None, lines=lines, template=str(file), template_variables={"mood": "zz"})
+    file.write_text(OWN.replace("turn", "Turn"))
+    prepare(None, lines=lines, template=str(file))
+    assert len(lines) == 3
 
 
 def test_whitespace_in_the_default_system_message_makes_another_data_set(prepare):

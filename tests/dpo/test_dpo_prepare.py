@@ -14,7 +14,7 @@ import pytest
 
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import DatasetConfig
-from posttrain.conversation.chatml import chatml_template
+from posttrain.conversation.saved_template import chatml_template
 from posttrain.data.preparation import prepare_dataset
 from posttrain.data.splits import held_out_rows
 from posttrain.data.tokenized import TokenizedDataset

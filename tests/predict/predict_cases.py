@@ -26,6 +26,26 @@ QUESTIONS = [
 ]
 
 
+CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+"""The tiny tokenizer's control tokens, by id; the last one is its end token."""
+
+# Turns begin with token 0 and end with token 1.
+OTHER_TURNS = (
+    "{% for m in messages %}<|endoftext|>{{ m.role }}\n{{ m.content }}<|im_start|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|endoftext|>assistant\n{% endif %}"
+)
+
+
+def require_ends(task: "Task", ends: set[int]) -> None:
+    """Each of the tokens ends an answer, is the last of it, and is no part of its text."""
+    answers = task.answers()
+    assert ends <= {answer["token_ids"][-1] for answer in answers}
+    for answer in answers:
+        assert (answer["stop_reason"] == "end") == (answer["token_ids"][-1] in ends)
+        assert ends.isdisjoint(answer["token_ids"][:-1])
+        assert not any(CONTROL[token] in answer["messages"][-1]["content"] for token in ends)
+
+
 @dataclass(frozen=True)
 class Task:
     """Paths in the folder, and methods that write and read them."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from predict_cases import QUESTIONS, Task
+from predict_cases import OTHER_TURNS, QUESTIONS, Task, require_ends
 
 from posttrain.conversation.messages import Message
 from posttrain.data.records import Columns
@@ -159,17 +159,13 @@ def test_an_answer_is_written_up_to_its_stop_string(task: Task, run: Callable):
     assert task.answers()[0]["stop_reason"] == "stop"
 
 
+@pytest.mark.parametrize(("template", "ends"), [("chatml", {1, 2}), (OTHER_TURNS, {0, 1, 2})], ids=["chatml", "own"])
 def test_a_control_token_that_begins_a_turn_ends_an_answer_and_is_no_part_of_it(
-    task: Task, run: Callable, tiny_model: Path
+    task: Task, run: Callable, tiny_model: Path, template: str, ends: set[int]
 ):
     # For a random model all 384 tokens are about equally likely: 100 answers of up to 60 have each a few times.
     task.change("model", name=str(tiny_model))
+    task.change("chat", template=template)
     task.change("generation", n=100, temperature=1.0, max_new_tokens=60, batch_size=100, logprobs=True)
     run(task.config, task.ask(QUESTIONS[:1]), task.output, "--weights", "base")
-    answers = task.answers()
-    # <|im_start|> is token 1, <|im_end|> token 2.
-    assert {1, 2} <= {answer["token_ids"][-1] for answer in answers}
-    for answer in answers:
-        assert (answer["stop_reason"] == "end") == (answer["token_ids"][-1] in (1, 2))
-        assert {1, 2}.isdisjoint(answer["token_ids"][:-1])
-        assert "<|im_" not in answer["messages"][-1]["content"]
+    require_ends(task, ends)

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from predict_cases import Task
+from predict_cases import OTHER_TURNS, Task, require_ends
 
 from running import BIN
 from sharp_model import write_adapter
@@ -37,13 +37,8 @@ def test_vllm_gives_the_greedy_answers_of_transformers(task: Task, model: Path, 
 def test_a_control_token_that_begins_a_turn_ends_an_answer_there_too(task: Task, model: Path, tmp_path: Path) -> None:
     # The model without favourites generates each of its 384 tokens now and then.
     task.change("model", name=str(model.with_name("plain")))
+    task.change("chat", template=OTHER_TURNS)
     task.change("generation", engine="vllm", n=100, temperature=1.0, max_new_tokens=60, logprobs=True)
     asked = task.ask(ROWS[:1])
     subprocess.run([BIN / "toolkit-predict", task.config, asked, task.output, "--weights", "base"], check=True)
-    answers = task.answers()
-    # <|im_start|> is token 1, <|im_end|> token 2.
-    assert {1, 2} <= {answer["token_ids"][-1] for answer in answers}
-    for answer in answers:
-        assert (answer["stop_reason"] == "end") == (answer["token_ids"][-1] in (1, 2))
-        assert {1, 2}.isdisjoint(answer["token_ids"][:-1])
-        assert "<|im_" not in answer["messages"][-1]["content"]
+    require_ends(task, {0, 1, 2})

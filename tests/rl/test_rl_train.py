@@ -205,11 +205,19 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(left_alone: P
     assert lines(different / "completions.jsonl")[0]["completion"] != lines(run / "completions.jsonl")[0]["completion"]
 
 
+# Turns begin with token 0 and end with token 1; the tokenizer's end token is 2.
+OTHER_TURNS = (
+    "{% for m in messages %}<|endoftext|>{{ m.role }}\n{{ m.content }}<|im_start|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|endoftext|>assistant\n{% endif %}"
+)
+
+
 def test_a_control_token_that_begins_a_turn_ends_a_completion_which_is_not_cut_and_is_graded_without_it(
     a_run: WriteRun,
 ) -> None:
     # A random model samples each of its 384 tokens with probability 1/384; 200 completions of up to 50 tokens.
     config = a_run(
+        chat={"template": OTHER_TURNS},
         rollout={"max_new_tokens": 50},
         evaluation={"every": 2, "max_new_tokens": 50, "samples": 16},
         training={"max_steps": 2, "learning_rate": 1e-9},
@@ -219,7 +227,7 @@ def test_a_control_token_that_begins_a_turn_ends_a_completion_which_is_not_cut_a
     said = [line for file in sorted((folder / "evaluations").iterdir()) for line in lines(file)]
     said += lines(folder / "completions.jsonl")
 
-    assert not any("<|im_start|>" in line["completion"] for line in said)
+    assert not any("<|" in line["completion"] for line in said)
     assert {line["truncated"] for line in said if line["tokens"] < 50} == {False}
-    # With two end tokens, 50 tokens contain one with probability 1 − (382/384)^50 = 23 %; with one end token, 12 %.
-    assert 0.16 < fmean(not line["truncated"] for line in said) < 0.32
+    # With three end tokens, 50 tokens contain one with probability 1 − (381/384)^50 = 32 %; with two, 23 %.
+    assert 0.27 < fmean(not line["truncated"] for line in said) < 0.42

@@ -6,7 +6,10 @@ import pytest
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, set_seed
 
 from posttrain.config.load import load_config
+from posttrain.conversation.messages import parse_conversation
+from posttrain.errors import ConfigError
 from posttrain.inference.config import load_inference_config
+from posttrain.inference.load import load_text
 from posttrain.inference.weights import choose_weights
 from posttrain.merge.merge import merge
 from posttrain.predict.generate import predict
@@ -70,6 +73,33 @@ def test_turns_are_trained_and_generated_with_the_templates_own_end(write_config
         predict(job)
         answer = json.loads(output.read_text())
         assert (answer["messages"][-1]["content"], answer["stop_reason"]) == ("one two", "end")
+
+
+def test_a_file_of_ones_own_is_trained_and_saved_and_may_then_go(write_config, base, tmp_path):
+    mood = {"'model'": "'model ' + mood", "'<turn>model\\n'": "'<turn>model ' + mood + '\\n'"}
+    template = TEMPLATE
+    for old, new in mood.items():
+        template = template.replace(old, new)
+    file = tmp_path / "mine.jinja"
+    file.write_text(template)
+    chat = {"max_length": 256, "template": "mine.jinja", "template_variables": {"mood": "zz"}}
+    config = write_config(model={"name": str(base)}, chat=chat)
+    train(load_config(config, SFTConfig, ["training.max_steps=2"]), "run")
+    file.write_text(template.replace("<turn>", "<turn> "))
+    with pytest.raises(ConfigError, match=r"would not be the same run.*\n  chat\.template: \{\{ bos_token"):
+        train(load_config(config, SFTConfig, ["training.max_steps=2"]), "run", resume=True)
+
+    file.unlink()
+    run = tmp_path / "runs" / "run"
+    merge(run / "config.yaml")
+    asked = [{"role": "user", "content": "one"}]
+    expected = "<bos><turn>user\none</turn>\n<turn>model zz\n"
+    for weights, folder in (("adapter", run), ("merged", run / "merged")):
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        assert tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True) == expected
+        chosen = choose_weights(run / "config.yaml", weights)
+        text = load_text(chosen.model, chosen.chat)
+        assert text.tokenizer.decode(text.encoder.prompts([parse_conversation(asked)])[0]) == expected
 
 
 def test_every_turn_is_trained_where_the_eos_stands_behind_the_last_one_alone(

@@ -43,7 +43,16 @@ _DATA = (
         ("dataset", "dataset_name", "train_file", "data_files", "train_dataset"), ("datasets",), "a section for each"
     ),
     PeerKey(("dataset_prepared_path", "overwrite_cache"), (), "rows are cached by their content, and never stale"),
-    PeerKey(("template", "chat_template", "chat_template_path"), ("chat.template",), "`chatml` or `tokenizer`"),
+    PeerKey(
+        ("template", "chat_template", "chat_template_path", "chat_template_jinja"),
+        ("chat.template",),
+        "`chatml`, `tokenizer`, or the path of a Jinja file",
+    ),
+    PeerKey(
+        ("enable_thinking", "chat_template_kwargs", "reasoning_effort"),
+        ("chat.template_variables",),
+        "as `{enable_thinking: false}`",
+    ),
     PeerKey(("default_system_message", "default_system_prompt"), ("chat.default_system",)),
     PeerKey(
         ("sequence_len", "cutoff_len", "max_seq_length", "max_seq_len", "max_length", "model_max_length"),

@@ -11,20 +11,22 @@ The content of assistant turns and their `<|im_end|>` are trained. Headers never
 Tools, tool calls, tool results and reasoning are written as in the Qwen chat templates, byte for byte: tools in the
 system turn (added if there is none, and then with no other content), a call as a `<tool_call>` block in the assistant's
 content, consecutive results together in one user turn. JSON is always valid JSON. `reasoning` "" is written as an empty
-block, None as no block, whereas Qwen3's template adds an empty block to a last turn without reasoning. `content` is
-never searched for such blocks.
+block, None as no block, whereas Qwen3's template adds an empty block to a last turn without reasoning. With other tags
+(`Tags`), those are written instead.
+
+`content` is searched for tags only if there are some around solutions or in the prompt: an answer that was generated
+with them has them in its content, and is then written as it was generated.
 """
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from importlib.resources import files
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from posttrain.conversation.messages import Conversation, Message, Role, ToolCall
-from posttrain.errors import ConfigError
+from posttrain.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from posttrain.config.sections.chat import ChatConfig
@@ -50,6 +52,45 @@ XML tags:
 <tool_call>
 {"name": <function-name>, "arguments": <args-json-object>}
 </tool_call>"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """What is written around the reasoning and the content of an answer.
+
+    Line breaks beside a tag that has some itself belong to the format, so that a parsed answer renders as it was
+    sampled.
+    """
+
+    open: str = "<think>\n"
+    close: str = "\n</think>\n\n"
+    opened_in_prompt: bool = False
+    solution_open: str = ""
+    solution_close: str = ""
+
+    @classmethod
+    def of(cls, chat: "ChatConfig") -> "Tags":
+        """The tags that a config names."""
+        reasoning = {} if chat.reasoning_tags is None else chat.reasoning_tags.model_dump()
+        solution = {} if chat.solution_tags is None else chat.solution_tags.model_dump()
+        return cls(**reasoning, **{f"solution_{side}": tag for side, tag in solution.items()})
+
+    def written(self, message: Message, *, with_reasoning: bool) -> str:
+        """Reasoning and content of an assistant message."""
+        content = message.content
+        if self.solution_open and not message.tool_calls and self.solution_open not in content:
+            content = self.solution_open + content + self.solution_close
+        if message.reasoning is not None and with_reasoning:
+            reasoning = message.reasoning.lstrip("\n") if self.open.endswith("\n") else message.reasoning
+            reasoning = reasoning.rstrip("\n") if self.close.startswith("\n") else reasoning
+            content = content.lstrip("\n") if self.close.endswith("\n") else content
+            return self.open + reasoning + self.close + content
+        was_opened_in_prompt = self.opened_in_prompt and self.close in content and self.open not in content
+        return self.open + content if was_opened_in_prompt else content
+
+
+QWEN = Tags()
+"""`<think>` and `</think>` on lines of their own, and no tags around the content."""
 
 
 class Kind(StrEnum):
@@ -79,11 +120,15 @@ def render(
     default_system: str | None = None,
     train_on: TrainOn = "all",
     reasoning_history: ReasoningHistory = "keep",
+    tags: Tags = QWEN,
 ) -> list[Segment]:
     """Render the whole conversation; `default_system` is added only if there is no system message.
 
-    `reasoning_history="drop"` leaves out the reasoning of assistant turns before the last user message. Raises
-    ConfigError if that would remove the reasoning of a trained turn: the model would learn to answer without it.
+    `reasoning_history="drop"` leaves out the reasoning of assistant turns before the last user message.
+
+    Raises:
+        ConfigError: that would remove the reasoning of a trained turn: the model would learn to answer without it.
+        DataError: the prompt opens the reasoning, and a trained turn has none.
     """
     conversation = with_default_system(conversation, default_system)
     trained = trained_turns(conversation.messages, train_on)
@@ -94,7 +139,7 @@ def render(
                 "reasoning_history: drop would train an earlier assistant turn without its reasoning; "
                 "set it to keep, or train only turns after the last user message"
             )
-    return _segments(conversation, trained, first_kept)
+    return _segments(conversation, trained, first_kept, tags)
 
 
 def render_prompt(
@@ -102,6 +147,7 @@ def render_prompt(
     *,
     default_system: str | None = None,
     reasoning_history: ReasoningHistory = "keep",
+    tags: Tags = QWEN,
 ) -> list[Segment]:
     """Render all messages, then the start of the next assistant turn; nothing is trained.
 
@@ -110,8 +156,9 @@ def render_prompt(
     """
     conversation = with_default_system(conversation, default_system)
     first_kept = _first_with_reasoning(conversation.messages, reasoning_history)
-    segments = _segments(conversation, frozenset(), first_kept)
-    return [*segments, *_turn("assistant", "")[:2]]
+    segments = _segments(conversation, frozenset(), first_kept, tags)
+    opened = [Segment(tags.open, Kind.HEADER, "assistant")] if tags.opened_in_prompt else []
+    return [*segments, *_turn("assistant", "")[:2], *opened]
 
 
 def text(segments: Iterable[Segment]) -> str:
@@ -140,7 +187,7 @@ def _first_with_reasoning(messages: tuple[Message, ...], reasoning_history: Reas
     return users[-1] if users and reasoning_history == "drop" else 0
 
 
-def _segments(conversation: Conversation, trained: frozenset[int], first_kept: int) -> list[Segment]:
+def _segments(conversation: Conversation, trained: frozenset[int], first_kept: int, tags: Tags) -> list[Segment]:
     messages = conversation.messages
     segments: list[Segment] = []
     if conversation.tools and not (messages and messages[0].role == "system"):
@@ -152,7 +199,15 @@ def _segments(conversation: Conversation, trained: frozenset[int], first_kept: i
         for index, message in group:
             content = message.content
             if message.role == "assistant":
-                content = _assistant_content(message, with_reasoning=index >= first_kept)
+                content = tags.written(message, with_reasoning=index >= first_kept) + _calls_text(message)
+                if tags.opened_in_prompt and content.startswith(tags.open):
+                    segments += _opened_turn(content, tags, trained=index in trained)
+                    continue
+                if tags.opened_in_prompt and index in trained:
+                    raise DataError(
+                        f"messages[{index}] has no reasoning, but chat.reasoning_tags.opened_in_prompt begins every "
+                        "answer with it; give it reasoning_content, or leave opened_in_prompt out"
+                    )
             elif index == 0 and message.role == "system" and conversation.tools:
                 content += "\n\n" + _tools_text(conversation.tools)
             segments += _turn(message.role, content, trained=index in trained)
@@ -170,16 +225,15 @@ def _turn(role: Role, content: str, trained: bool = False) -> list[Segment]:
     ]
 
 
-def _assistant_content(message: Message, with_reasoning: bool) -> str:
-    content = message.content
-    if with_reasoning and message.reasoning is not None:
-        # The newlines around reasoning and before content belong to the format, so that a parsed answer renders as it
-        # was sampled.
-        reasoning = message.reasoning.strip("\n")
-        content = f"<think>\n{reasoning}\n</think>\n\n{content.lstrip(chr(10))}"
+def _opened_turn(content: str, tags: Tags, *, trained: bool) -> list[Segment]:
+    """An assistant's turn whose opening tag is a part of the prompt."""
+    start, header, *rest = _turn("assistant", content.removeprefix(tags.open), trained)
+    return [start, header, Segment(tags.open, Kind.HEADER, "assistant"), *rest]
+
+
+def _calls_text(message: Message) -> str:
     calls = "\n".join(_tool_call(call) for call in message.tool_calls)
-    separator = "\n" if calls and message.content else ""
-    return content + separator + calls
+    return ("\n" if calls and message.content else "") + calls
 
 
 def _tool_call(call: ToolCall) -> str:
@@ -194,21 +248,3 @@ def _tool_response(content: str) -> str:
 def _tools_text(tools: tuple[dict, ...]) -> str:
     lines = "".join("\n" + json.dumps(tool, ensure_ascii=False) for tool in tools)
     return _TOOLS_BEFORE + lines + _TOOLS_AFTER
-
-
-def use_trained_template(tokenizer: Any, chat: "ChatConfig") -> None:
-    """Set the tokenizer's chat template to ChatML if that was trained; otherwise keep the tokenizer's own."""
-    if chat.template == "chatml":
-        tokenizer.chat_template = chatml_template(chat)
-
-
-def chatml_template(chat: "ChatConfig") -> str:
-    """The Jinja source that writes the same ChatML for other programs; `chat.template` must be chatml.
-
-    It has two limits: `<|im_end|>` in a message is tokenised as the control token, and tool arguments that come as JSON
-    text are written unchanged.
-    """
-    # A JSON string is a Jinja string too, as long as no character beyond U+FFFF is split into two escapes.
-    system = "none" if chat.default_system is None else json.dumps(chat.default_system, ensure_ascii=False)
-    settings = f"{{%- set default_system = {system} %}}{{%- set reasoning_history = '{chat.reasoning_history}' %}}\n"
-    return settings + files("posttrain.conversation").joinpath("chatml.jinja").read_text(encoding="utf-8")

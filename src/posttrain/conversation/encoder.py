@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from posttrain.base.text import clipped
+from posttrain.config.jinja_source import variables_of
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.conversation.chatml import IM_END, IM_START, render, render_prompt, with_default_system
+from posttrain.conversation.chatml import IM_END, IM_START, Tags, render, render_prompt, with_default_system
 from posttrain.conversation.masks import TokenRow, encode_rows
 from posttrain.conversation.messages import Conversation
-from posttrain.conversation.templates import Apply, Markers, template_messages, template_row, template_turns
-from posttrain.errors import DataError, ModelError
+from posttrain.conversation.templates import Apply, Marked, template_messages, template_row, template_turns
+from posttrain.errors import ConfigError, DataError, ModelError
 
 REPLACEMENT = "\ufffd"
 """Unicode's replacement character."""
@@ -116,7 +117,8 @@ def conversation_encoder(chat: ChatConfig, tokenizer: Any, training_template: st
 
     Raises:
         ModelError: for `chatml`, the tokenizer lacks a control token or makes it out of ordinary text; for `tokenizer`,
-            it has no chat template, or no token that ends a turn.
+            it has no chat template; for any template but `chatml`, there is no token that ends a turn.
+        ConfigError: the template has no variable of that name.
     """
     if chat.template == "chatml":
         return ChatMLEncoder(chat, tokenizer)
@@ -127,7 +129,7 @@ class ChatMLEncoder:
     """ChatML by segments (see `posttrain.conversation.chatml`)."""
 
     def __init__(self, chat: ChatConfig, tokenizer: Any) -> None:
-        self._chat = chat
+        self._chat, self._tags = chat, Tags.of(chat)
         self._encoder = HfTextEncoder(tokenizer)
         self.end_ids = frozenset({self._encoder.control_id(IM_END)})
         self.start_ids = frozenset({self._encoder.control_id(IM_START)})
@@ -140,6 +142,7 @@ class ChatMLEncoder:
                 default_system=self._chat.default_system,
                 train_on=self._chat.train_on,
                 reasoning_history=self._chat.reasoning_history,
+                tags=self._tags,
             )
             for conversation in conversations
         ]
@@ -152,6 +155,7 @@ class ChatMLEncoder:
                 conversation,
                 default_system=self._chat.default_system,
                 reasoning_history=self._chat.reasoning_history,
+                tags=self._tags,
             )
             for conversation in conversations
         ]
@@ -159,11 +163,12 @@ class ChatMLEncoder:
 
 
 class TemplateEncoder:
-    """The tokenizer's own chat template; masks come from markers if there are any, else from rendering prefixes."""
+    """The tokenizer's chat template or one's own; masks come from markers if there are any, else from prefixes."""
 
     def __init__(self, chat: ChatConfig, tokenizer: Any, training_template: str | None = None) -> None:
-        if not tokenizer.chat_template:
+        if not (chat.own_template or tokenizer.chat_template):
             raise ModelError("chat.template: this tokenizer has no chat template; set chat.template: chatml")
+        self._options = {**_variables(chat, tokenizer), "chat_template": chat.own_template}
         self._chat = chat
         self._tokenizer = tokenizer
         self._training_template = training_template
@@ -174,7 +179,7 @@ class TemplateEncoder:
         self.start_ids = turns.starts - self.end_ids
         if not self.end_ids:
             raise ModelError(
-                "chat.template: neither this tokenizer nor its chat template defines an end token; set chat.template: "
+                "chat.template: neither this tokenizer nor the chat template defines an end token; set chat.template: "
                 "chatml"
             )
 
@@ -187,7 +192,8 @@ class TemplateEncoder:
                 end_ids=self.end_ids,
                 default_system=self._chat.default_system,
                 train_on=self._chat.train_on,
-                markers=self._markers(conversation.tools),
+                marked=self._marked(conversation.tools),
+                spelled=self._spelled,
             )
             for conversation in conversations
         ]
@@ -212,17 +218,18 @@ class TemplateEncoder:
                     add_generation_prompt=add_generation_prompt,
                     tokenize=True,
                     return_dict=False,
+                    **self._options,
                 )
             except TemplateError as error:  # many templates refuse, say, two user turns in a row
                 told = clipped(str(error))
-                raise DataError(f"the tokenizer's chat template rejects the conversation: {told}") from error
+                raise DataError(f"the chat template rejects the conversation: {told}") from error
             except TEMPLATE_FAULTS as error:
                 told = f"{type(error).__name__}: {clipped(str(error))}"
-                raise DataError(f"the tokenizer's chat template cannot render the conversation: {told}") from error
+                raise DataError(f"the chat template cannot render the conversation: {told}") from error
 
         return apply
 
-    def _markers(self, tools: tuple[dict, ...]) -> Markers | None:
+    def _marked(self, tools: tuple[dict, ...]) -> Marked | None:
         if self._training_template is None:
             return None
         from jinja2 import TemplateError
@@ -232,10 +239,10 @@ class TemplateEncoder:
                 written = self._tokenizer.apply_chat_template(
                     messages,
                     tools=list(tools) or None,
-                    chat_template=self._training_template,
                     tokenize=True,
                     return_dict=True,
                     return_assistant_tokens_mask=True,
+                    **{**self._options, "chat_template": self._training_template},
                 )
                 if written["input_ids"] == ids:
                     return written["assistant_masks"]
@@ -244,12 +251,31 @@ class TemplateEncoder:
             self._tell_of_other_text()
             return ()
 
-        return Markers(marked, lambda ids: self._tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+        return marked
+
+    def _spelled(self, text: str | Sequence[int]) -> str:
+        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"] if isinstance(text, str) else text
+        written = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return "".join(written.split())
 
     def _tell_of_other_text(self) -> None:
         if not self._warned:
             log.warning(
-                "the training template for this tokenizer's chat template renders a conversation differently; its "
+                "the training template for this chat template renders a conversation differently; its "
                 "loss mask is computed from rendered prefixes instead"
             )
         self._warned = True
+
+
+def _variables(chat: ChatConfig, tokenizer: Any) -> dict[str, Any]:
+    """The config's variables for the template; ConfigError if it does not mention one of them."""
+    given, template = chat.template_variables or {}, chat.own_template or tokenizer.chat_template
+    texts = template.values() if isinstance(template, dict) else [template]
+    known = sorted({name for text in texts for name in variables_of(text)}) if given else []
+    for name in given:
+        if name not in known:
+            raise ConfigError(
+                f"chat.template_variables: the chat template has no variable {name}; "
+                f"it has {', '.join(known) or 'none'}"
+            )
+    return given

@@ -1,16 +1,18 @@
-"""Loss masks for a tokenizer's own chat template, from markers or rendered prefixes, and its turn tokens.
+"""Loss masks for a chat template, from markers and rendered prefixes, and its turn tokens.
 
 A template is a program: without generation markers, nothing says which part of its output belongs to which message. An
 answer begins where its prompt ends, so that training continues the same prompt as generation; a template that writes
-another prompt once it is answered is refused. The answer ends where the marked tokens end.
+another prompt once it is answered is refused.
 
-Without markers, the ids of the prompt and its answer must be a prefix of the whole conversation's ids: the ids after
-the prompt are the answer. A template that writes something else after an answer when the conversation continues cannot
-be masked in this way.
+By prefixes, the ids of the prompt and its answer must be a prefix of the whole conversation's ids: the ids after the
+prompt are the answer. A template that writes something else after an answer when the conversation continues cannot be
+masked in this way. By markers, the answer ends where the marked tokens end. If both give an answer, every token of it
+must be marked, or the conversation is refused; if one does, that one counts.
 
 Either way, an answer may contain more than the end of its turn, often a newline. The trained span ends with the first
 of `end_ids` in it, where generation stops too. If none is marked, prefixes decide; if the answer found by prefixes has
-none either, all of it is trained.
+none either, all of it is trained. A span in which a part of the message is missing is refused: many templates write no
+reasoning or no tool calls.
 
 Unlike in ChatML by segments, the rendered text is tokenised as a whole: control tokens typed by a user become control
 tokens.
@@ -35,43 +37,55 @@ _ASKED = {"role": "user", "content": "a"}
 _ANSWERS = ("b", "c d")
 
 
-@dataclass(frozen=True)
-class Markers:
-    """Which ids a template's generation markers enclose in a conversation; the caller binds the tools."""
+Marked = Callable[[list[dict[str, Any]], list[int]], Sequence[int]]
+"""(messages, ids) → mask of the ids that markers enclose; empty if the template with markers writes other ids."""
 
-    marked: Callable[[list[dict[str, Any]], list[int]], Sequence[int]]
-    """(messages, ids) → mask of the ids that markers enclose; empty if the template with markers writes other ids."""
-
-    decode: Callable[[Sequence[int]], str]
+Spelled = Callable[[str | Sequence[int]], str]
+"""The text of ids, or of a text once it is encoded, without control tokens and white space."""
 
 
-def template_row(
+def template_row(  # how a template writes, and what of it is trained
     conversation: Conversation,
     apply: Apply,
     *,
     end_ids: Collection[int],
     default_system: str | None = None,
     train_on: TrainOn = "all",
-    markers: Markers | None = None,
+    marked: Marked | None = None,
+    spelled: Spelled | None = None,
 ) -> TokenRow:
-    """Encode the whole conversation with the template; DataError if neither markers nor prefixes give its mask."""
+    """Encode the whole conversation with the template.
+
+    Raises:
+        DataError: neither markers nor prefixes give its mask, they disagree, or a trained message is not there whole.
+    """
     conversation = with_default_system(conversation, default_system)
     messages = template_messages(conversation)
     whole = apply(messages, False)
-    marked = markers.marked(messages, whole) if markers is not None else ()
+    marks = marked(messages, whole) if marked is not None else ()
     trained = [False] * len(whole)
     for index in sorted(trained_turns(conversation.messages, train_on)):
         if index == 0:
             raise DataError("messages[0]: a chat template cannot mask an answer without a prompt")
-        message, prompt = conversation.messages[index], apply(messages[:index], True)
+        prompt = apply(messages[:index], True)
         start, stop = len(prompt), None
         if whole[:start] == prompt:
-            stop = _marked_stop(whole, marked, start, end_ids, goes_on=index + 1 < len(messages))
-        if markers is None or stop is None or not _all_there(message, markers.decode(whole[start:stop])):
-            answered = apply(messages[: index + 1], False)
-            _require_prefix(prompt, answered, f"the prompt of messages[{index}]", "the prompt with its answer")
-            _require_prefix(answered, whole, f"the conversation up to messages[{index}]", "the complete one")
-            stop = _span_end(whole, start, len(answered), end_ids) or len(answered)
+            stop = _marked_stop(whole, marks, start, end_ids, goes_on=index + 1 < len(messages))
+        try:
+            answered = whole if index + 1 == len(messages) else apply(messages[: index + 1], False)
+            by_prefixes = _prefix_stop(whole, prompt, answered, index, end_ids)
+        except DataError:
+            if stop is None:
+                raise
+        else:
+            stop = by_prefixes
+            if marks and not all(marks[start:stop]):
+                raise DataError(
+                    f"the template's generation markers leave out tokens of messages[{index}] that its prompt does "
+                    "not have; correct the markers, or use template: chatml"
+                )
+        if spelled is not None:
+            _require_all_there(conversation.messages[index], index, whole[start:stop], spelled)
         trained[start:stop] = [True] * (stop - start)
     return TokenRow(whole, trained)
 
@@ -108,12 +122,23 @@ def _marked_stop(
     return _span_end(ids, start, stop, end_ids)
 
 
-def _all_there(message: Message, written: str) -> bool:
-    """Whether `written` contains the whole message: markers only enclose what the template kept of it.
+def _prefix_stop(whole: list[int], prompt: list[int], answered: list[int], index: int, end_ids: Collection[int]) -> int:
+    """Where the answer to `prompt` ends; DataError if the ids are not prefixes of each other."""
+    _require_prefix(prompt, answered, f"the prompt of messages[{index}]", "the prompt with its answer")
+    _require_prefix(answered, whole, f"the conversation up to messages[{index}]", "the complete one")
+    return _span_end(whole, len(prompt), len(answered), end_ids) or len(answered)
 
-    Templates differ in how they write reasoning and tool calls, so messages with these are masked by prefixes.
-    """
-    return not message.reasoning and not message.tool_calls and message.content.strip() in written
+
+def _require_all_there(message: Message, index: int, ids: Sequence[int], spelled: Spelled) -> None:
+    """Raise DataError if the template did not write a part of a message: it would be trained without it."""
+    written = spelled(ids)
+    parts = [("content", message.content), ("reasoning", message.reasoning or "")]
+    for what, part in [*parts, *(("call of a tool", call.name) for call in message.tool_calls)]:
+        if "".join(part.split()) not in written and spelled(part) not in written:
+            raise DataError(
+                f"the chat template does not write the {what} of messages[{index}] as it is; leave that out of the "
+                "data, or use template: chatml"
+            )
 
 
 def _span_end(ids: list[int], start: int, stop: int, end_ids: Collection[int]) -> int | None:
@@ -145,13 +170,14 @@ def template_turns(apply: Apply, is_control: Callable[[int], bool]) -> TurnToken
     """The control tokens that `apply` writes between turns; none if it refuses plain conversations.
 
     If it ends an answer differently when the conversation continues, an answer may have several parts, and the token
-    that begins a turn may also begin a part: then no token counts as a start.
+    that begins a turn may also begin a part: then no token counts as a start. If it writes none after the last answer,
+    the first one after an earlier answer begins the next turn.
     """
     ends = _behind_an_answer(apply, is_control)[:1]
     following = _behind_an_answer(apply, is_control, _ASKED)
     starts = []
-    if ends and following[:1] == ends:
-        starts = following[1:2] + _opening(apply, is_control)[:1]
+    if following[: len(ends)] == ends:
+        starts = following[len(ends) :][:1] + _opening(apply, is_control)[:1]
     return TurnTokens(frozenset(ends), frozenset(starts) - frozenset(ends))
 
 

@@ -14,6 +14,7 @@ from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord
 from posttrain.conversation.encoder import ConversationEncoder, conversation_encoder
 from posttrain.conversation.masks import TokenRow, trained_ends
+from posttrain.conversation.messages import Conversation
 from posttrain.conversation.truncation import Outcome, truncate
 from posttrain.data import tokenized
 from posttrain.data.bad_records import bad_records_first
@@ -199,13 +200,27 @@ def write_rows(
 def _encoded(batch: Numbered[Parsed], chat: ChatConfig, encoder: ConversationEncoder, ledger: Ledger) -> SideRows:
     """The kept rows of a batch, truncated and counted in the ledger."""
     kept = SideRows(encoder.end_ids)
-    wholes = encoder.rows([conversation for _, (conversation, _) in batch])
+    conversations = [(line, conversation) for line, (conversation, _) in batch]
+    wholes = rows_of(conversations, encoder, f"datasets.{ledger.name}")
     for (line, (conversation, weight)), whole in zip(batch, wholes, strict=True):
         row = _truncated(line, whole, chat, ledger)
         if row is not None:
             kept.add(row, whole, (line, weight, content_hash(conversation)))
     ledger.rows += len(kept.rows)
     return kept
+
+
+def rows_of(batch: Numbered[Conversation], encoder: ConversationEncoder, key: str) -> list[TokenRow]:
+    """The rows of conversations; DataError names the data set by its key and the line of the first that is refused."""
+    try:
+        return encoder.rows([conversation for _, conversation in batch])
+    except DataError:
+        for line, conversation in batch:
+            try:
+                encoder.rows([conversation])
+            except DataError as error:
+                raise DataError(f"{key}: line {line}: {error}") from error
+        raise
 
 
 def _truncated(line: int, row: TokenRow, chat: ChatConfig, ledger: Ledger) -> TokenRow | None:

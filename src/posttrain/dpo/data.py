@@ -20,7 +20,15 @@ from posttrain.data.bad_records import bad_records_first
 from posttrain.data.curriculum.curriculum import Curriculum
 from posttrain.data.curriculum.permutation import permute, round_keys
 from posttrain.data.ledger import Ledger
-from posttrain.data.preparation import VALIDATION, Numbered, SideRows, prepare_each, tokenizer_digest, write_rows
+from posttrain.data.preparation import (
+    VALIDATION,
+    Numbered,
+    SideRows,
+    prepare_each,
+    rows_of,
+    tokenizer_digest,
+    write_rows,
+)
 from posttrain.data.records import USELESS
 from posttrain.data.sources import ExampleStream
 from posttrain.data.splits import content_hash, split_each
@@ -155,7 +163,7 @@ def _encoded(
 ) -> tuple[SideRows, SideRows]:
     """The kept rows of both sides, truncated and counted in the ledger."""
     sides = SideRows(encoder.end_ids), SideRows(encoder.end_ids)
-    for (line, record), prompt, whole in _with_prompts(batch, encoder):
+    for (line, record), prompt, whole in _with_prompts(batch, encoder, _key_of(ledger.name)):
         try:
             rows, fate = _fitting(prompt, whole, policies)
         except DataError as error:
@@ -195,11 +203,12 @@ def _fitting(prompt: Sequence[int], whole: Sequence[TokenRow], policies: Policie
 
 
 def _with_prompts(
-    batch: Numbered[Preference], encoder: ConversationEncoder
+    batch: Numbered[Preference], encoder: ConversationEncoder, key: str
 ) -> Iterator[tuple[tuple[int, Preference], list[int], list[TokenRow]]]:
     """Each record with its prompt's tokens, as the model would be given them, and the rows of its answers."""
+    answers = [(line, answer) for line, record in batch for answer in record.answers]
+    rows = iter(rows_of(answers, encoder, key))
     prompts = encoder.prompts([record.prompt for _, record in batch])
-    rows = iter(encoder.rows([answer for _, record in batch for answer in record.answers]))
     for numbered, prompt in zip(batch, prompts, strict=True):
         yield numbered, prompt, list(islice(rows, len(numbered[1].answers)))
 

@@ -22,7 +22,10 @@ from posttrain.inference.load import ModelText, load_text
 from posttrain.inference.process.specs import AnsweringSpec
 from posttrain.inference.weights import ChosenWeights, weights_of
 
-_CHAT = ("template", "default_system", "reasoning_history")
+_CHAT = {
+    *("template", "template_variables", "default_system", "reasoning_history"),
+    *("reasoning_tags", "solution_tags"),
+}
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ class LocalModel:
             "weights": self.weights.digest() or [model.name, model.revision],
             "dtype": [model.dtype, model.quantization, model.attention],
             "tokenizer": tokenizer_digest(self.text.tokenizer),
-            "chat": {name: getattr(chat, name) for name in _CHAT},
+            "chat": chat.model_dump(mode="json", include=_CHAT),
             "engine": self._sampling.engine,
             "batch_size": self._sampling.batch_size,
         }

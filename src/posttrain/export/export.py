@@ -190,9 +190,10 @@ def _merged(job: Job, aside: Path) -> ModelConfig:
 
 def _modelfile(job: Job) -> tuple[str | None, str]:
     """The Modelfile's text, or None and the reason why there is none."""
-    if job.weights.chat.template != "chatml":
-        return None, "the tokenizer's own chat template cannot be written as one of ollama's"
+    chat = job.weights.chat
+    if chat.template != "chatml" or chat.reasoning_tags is not None or chat.solution_tags is not None:
+        return None, "a chat template other than chatml, or tags of one's own, cannot be written as one of ollama's"
     try:
-        return modelfile(job.output.name, job.weights.chat, job.generation), ""
+        return modelfile(job.output.name, chat, job.generation), ""
     except ValueError as error:
         return None, str(error)

@@ -5,7 +5,7 @@ from typing import Any
 
 from posttrain.base.text import clipped
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.conversation.chatml import render_prompt, text, with_default_system
+from posttrain.conversation.chatml import Tags, render_prompt, text, with_default_system
 from posttrain.conversation.encoder import ConversationEncoder, HfTextEncoder
 from posttrain.conversation.messages import Conversation
 from posttrain.conversation.templates import template_messages
@@ -82,6 +82,7 @@ def _renderer(tokenizer: Any, chat: ChatConfig) -> Callable[[Conversation], str]
         options: dict[str, Any] = {
             "default_system": chat.default_system,
             "reasoning_history": chat.reasoning_history,
+            "tags": Tags.of(chat),
         }
         return lambda conversation: text(render_prompt(conversation, **options))
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import ModelConfig
-from posttrain.conversation.chatml import use_trained_template
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.conversation.messages import Conversation
+from posttrain.conversation.saved_template import use_trained_template
 from posttrain.errors import DataError
 from posttrain.export.answers import ANSWER_TOKENS, compare, require_within
 from posttrain.export.file_checks import ExpectedText, check_file

@@ -13,8 +13,8 @@ from typing import Any
 
 from posttrain.base.files import atomic_rename_dir, fsync_tree, why_unwritten
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.conversation.chatml import use_trained_template
 from posttrain.conversation.encoder import conversation_encoder
+from posttrain.conversation.saved_template import use_trained_template
 from posttrain.errors import ConfigError, RunError, ToolkitError
 
 

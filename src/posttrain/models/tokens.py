@@ -5,6 +5,7 @@ first. The row of a new entry starts as the mean of the earlier entries' rows, i
 so that its logit is average.
 """
 
+import copy
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import torch
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.conversation.chatml import IM_END, IM_START
 from posttrain.conversation.encoder import TEMPLATE_FAULTS
+from posttrain.conversation.saved_template import without_defaults
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -70,20 +72,24 @@ _MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 def training_template(chat: ChatConfig, tokenizer: Any) -> str | None:
-    """The tokenizer's template if it has generation markers, else TRL's copy of it that has them.
+    """The chat template if it has generation markers, else TRL's copy of it that has them.
 
     None for ChatML, and if there is neither. TRL knows the templates of some model families, and a few of its copies
     differ in more than the markers, so callers check that its copy renders the same.
     """
-    if chat.template != "tokenizer":
+    own = chat.own_template or tokenizer.chat_template
+    if chat.template == "chatml" or not isinstance(own, str):
         return None
-    own = tokenizer.chat_template
-    if isinstance(own, str) and _MARKER.search(own):
+    if _MARKER.search(own):
         return own
     from jinja2 import TemplateError
     from trl import get_training_chat_template
 
+    defaults, without = without_defaults(own)
+    plain = copy.copy(tokenizer)
+    plain.chat_template = without
     try:
-        return get_training_chat_template(tokenizer)
+        marked = get_training_chat_template(plain)
     except (TemplateError, *TEMPLATE_FAULTS):  # a family that TRL does not know, or a template that it cannot render
         return None
+    return None if marked is None else defaults + marked

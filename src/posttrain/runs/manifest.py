@@ -18,6 +18,7 @@ from pydantic import BaseModel
 import posttrain
 from posttrain.base.console import console
 from posttrain.base.files import atomic_write_text
+from posttrain.base.text import clipped
 from posttrain.config.load import to_yaml
 from posttrain.config.sections.engines import ENGINES
 from posttrain.data.ledger import Ledger
@@ -212,4 +213,4 @@ def differences(old: Any, new: Any) -> list[str]:
 
 
 def _shown(value: Any) -> Any:
-    return "absent" if value is None else value
+    return "absent" if value is None else clipped(value) if isinstance(value, str) else value

@@ -16,7 +16,7 @@ from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.config.sections.optimizers import OPTIMIZERS, OwnOptimizer
 from posttrain.config.sections.run import RunConfig
 from posttrain.config.sections.training import TrainingConfig
-from posttrain.conversation.chatml import use_trained_template
+from posttrain.conversation.saved_template import use_trained_template
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
 from posttrain.data.ledger import Ledger
 from posttrain.errors import ConfigError

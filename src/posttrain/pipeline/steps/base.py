@@ -25,7 +25,7 @@ _RESERVED = {
     "previous": "the model that a round starts from",
     "out": "a program's own folder",
 }
-_CHAT = ("template", "default_system", "max_length")
+_CHAT = ("template", "template_variables", "default_system", "reasoning_tags", "solution_tags", "max_length")
 
 
 class InputConfig(StrictModel):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
+from posttrain.base.text import clipped
 from posttrain.config.load import Override, load_config, to_yaml
 from posttrain.config.sections.datasets import PathConfig
 from posttrain.config.sections.model import LoraConfig
@@ -158,8 +159,9 @@ class TrainingStep(ConfiguredStep):
     def _require_same_text(self, name: str, own: Model, start: Model) -> None:
         for key, value in start.text.items():
             if own.text[key] != value:
+                mine, other = (clipped(repr(each)) for each in (own.text[key], value))
                 raise ConfigError(
-                    f"steps.{name}.start: {key} is {own.text[key]!r} in {self.config}, but {value!r} in the step that "
+                    f"steps.{name}.start: {key} is {mine} in {self.config}, but {other} in the step that "
                     "it starts from; make them equal, or say chat_may_differ: true"
                 )
 
