@@ -119,7 +119,7 @@ class OneOrSeveralModels(StrictModel):
     def _first_of_several(cls, data: Any, info: ValidationInfo) -> Any:
         if not isinstance(data, dict) or not isinstance(models := data.get("models"), list | tuple) or not models:
             return data
-        if "model" in data:
+        if data.get("model") is not None:  # null leaves it out, as where another file is extended
             raise ValueError("give either `model` or `models`, not both")
         try:
             first = ModelConfig.model_validate(models[0], context=info.context)
