@@ -118,6 +118,7 @@ def test_each_error_is_told_at_the_line_of_the_file_that_holds_the_value():
         ("name: x\nextends: none.yaml\n", "run.yaml:2: extends: there is no file none.yaml; a path starts from the"),
         ("extends:\n- base.yaml\n- a/b.yaml\n", "run.yaml:3: extends: there is no file a/b.yaml;"),
         ("extends: folder\n", "run.yaml:1: extends: folder is a folder; give the YAML file in it"),
+        ("extends: loop.yaml\n", "run.yaml:1: extends: there is no file loop.yaml;"),
         ("extends: run.yaml\n", "run.yaml:1: extends: the file would extend itself: run.yaml → run.yaml"),
         ("extends: cycle.yaml\n", "cycle.yaml:2: extends: the file would extend itself: run.yaml → cycle.yaml → run.y"),
         ("extends: bad.yaml\n", "bad.yaml:2: a: given twice, first on line 1; keep one"),
@@ -135,6 +136,7 @@ def test_what_cannot_be_extended_is_told_at_its_line(folder: Path, text: str, pr
     write("bad.yaml", "a: 1\na: 2\n")
     write("list.yaml", "- a\n")
     (folder / "folder").mkdir()
+    (folder / "loop.yaml").symlink_to("loop.yaml")
     assert problem in problem_of(write("run.yaml", text))
 
 

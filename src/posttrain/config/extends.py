@@ -60,8 +60,6 @@ class _Reading:
 
     def source(self, path: Path, above: tuple[Path, ...]) -> ConfigSource:
         """The file over what it extends; `above` are the files that led here, the outermost first."""
-        if (real := path.resolve()) in self.found:
-            return self.found[real]
         yaml = read_yaml(path)
         self._begun += 1
         order, name = self._begun, as_shown(path)
@@ -70,10 +68,10 @@ class _Reading:
         below = ConfigSource({}, {})
         for label, base in _bases(path, data, places):
             self._check(label, base, (*above, path))
-            below = _over(below, self.source(base, (*above, path)))
+            below = _over(below, self.found.get(base.resolve()) or self.source(base, (*above, path)))
         data = {key: value for key, value in data.items() if key != EXTENDS}
-        self.found[real] = _over(below, ConfigSource(data, places))
-        return self.found[real]
+        self.found[path.resolve()] = whole = _over(below, ConfigSource(data, places))
+        return whole
 
     def _check(self, label: str, base: Path, above: tuple[Path, ...]) -> None:
         """Raise ConfigError, at the line that names it, if a base is missing, is one of `above`, or one too many."""
