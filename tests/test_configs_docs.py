@@ -3,6 +3,9 @@
 import re
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from posttrain.cli.sft import main
 from posttrain.config.dump import to_yaml
 from posttrain.config.extends import MOST_FILES
 from posttrain.config.load import load_config
@@ -23,3 +26,10 @@ def test_the_files_of_the_page_load_and_the_dump_has_the_comments_of_the_page(tm
     for line in shown.splitlines():
         assert f"{line}\n" in dump
     assert f"may extend others, {MOST_FILES} in all" in PAGE
+
+
+def test_the_options_of_the_page_are_there() -> None:
+    shown = CliRunner().invoke(main, ["--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    table = PAGE.partition("| option |")[2].partition("\n\n")[0]
+    for option in set(re.findall(r"--[a-z][a-z-]+", table)) - {"--output"}:
+        assert f"{option} " in shown, option
