@@ -19,10 +19,10 @@ import typer
 from pydantic import BaseModel
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from posttrain.base.env_file import read_env_file
 from posttrain.base.secrets import DiscreetFormatter, without_secrets
 from posttrain.base.text import on_one_line
 from posttrain.base.user_code import error_in_words
+from posttrain.cli.env_file import read_env_file
 from posttrain.errors import RunInterrupted, ToolkitError
 
 

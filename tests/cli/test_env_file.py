@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.base.env_file import read_env_file
 from posttrain.base.secrets import without_secrets
+from posttrain.cli.env_file import read_env_file
 from posttrain.errors import ConfigError
 
 TEXT = """\
