@@ -1,6 +1,7 @@
 """Open a data set by its name (a file, a folder, a pattern, a saved data set or a hub id) as numbered lines."""
 
 import os
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -45,6 +46,10 @@ _LINE_READERS: dict[str, Callable[[Path], Iterator[Line]]] = {
 }
 
 
+SECONDS_BETWEEN_LINES = 30.0
+_LINES_BETWEEN_LOOKS = 64
+
+
 @dataclass(frozen=True)
 class LineSource:
     """A data set whose lines can be read again and again, unchecked.
@@ -87,9 +92,8 @@ def open_lines(
     path = Path(source)
     if isinstance(source, str) and is_hub_id(source) and not path.exists() and known_kind(path) is None:
         dataset = load_hub(source, split)
-        return _table(
-            source, dataset, wanted, table_digest(dataset, dataset.column_names if wanted is None else wanted)
-        )
+        digest = table_digest(dataset, dataset.column_names if wanted is None else wanted)
+        return _table(source, dataset, wanted, digest)
     if is_saved(path):
         digest = blake2b(digest_size=16)
         for file in find_files(path).files:
@@ -133,9 +137,10 @@ def _table(name: str, dataset: Any, wanted: Collection[str] | None, digest: str)
     def head() -> Iterator[Mapping[str, Any]]:
         return (line.value or {} for line in table_lines(dataset, dataset.column_names, name))
 
-    return LineSource(
-        name, digest, lambda: table_lines(dataset, columns, name), head, lambda number: f"{name} row {number}"
-    )
+    def lines() -> Iterator[Line]:
+        return _telling(name, table_lines(dataset, columns, name), lambda: len(dataset))
+
+    return LineSource(name, digest, lines, head, lambda number: f"{name} row {number}")
 
 
 def _one_file(path: Path, wanted: Collection[str] | None, *, hashed: bool = True) -> LineSource:
@@ -148,7 +153,7 @@ def _one_file(path: Path, wanted: Collection[str] | None, *, hashed: bool = True
         return LineSource(
             name,
             digest,
-            lambda: table_lines(load_parquet(path), wanted or (), name),
+            lambda: _telling(name, table_lines(load_parquet(path), wanted or (), name), lambda: count_lines(path)),
             lambda: first_parquet_rows(path),
             lambda number: f"{name} row {number}",
         )
@@ -156,7 +161,22 @@ def _one_file(path: Path, wanted: Collection[str] | None, *, hashed: bool = True
     def head() -> Iterator[Mapping[str, Any]]:
         return (line.value for line in _LINE_READERS[kind](path) if line.value is not None)
 
-    return LineSource(name, digest, lambda: _LINE_READERS[kind](path), head, lambda number: f"{name}:{number}")
+    def lines() -> Iterator[Line]:
+        return _telling(name, _LINE_READERS[kind](path), lambda: count_lines(path))
+
+    return LineSource(name, digest, lines, head, lambda number: f"{name}:{number}")
+
+
+def _telling(name: str, lines: Iterable[Line], count: Callable[[], int]) -> Iterator[Line]:
+    """The lines; whoever reads them for long is told every half minute how far that is."""
+    told, total = time.monotonic(), None
+    for line in lines:
+        if line.number % _LINES_BETWEEN_LOOKS == 0 and time.monotonic() - told >= SECONDS_BETWEEN_LINES:
+            told, total = time.monotonic(), count() if total is None else total
+            from posttrain.base.console import console
+
+            console.print(f"reading {name}: {line.number:,} of {total:,} lines")
+        yield line
 
 
 @dataclass(frozen=True)
