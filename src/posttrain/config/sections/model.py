@@ -22,7 +22,7 @@ class ModelConfig(StrictModel):
     """Branch, tag or commit of a Hugging Face id."""
 
     backend: Literal["auto", "hf", "unsloth"] = "auto"
-    """`hf` is transformers + PEFT; `auto` uses unsloth if it is installed and there is an accelerator."""
+    """`hf` is transformers + PEFT; `auto` uses unsloth if it is installed and there is a CUDA device."""
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Compute type of the forward pass; `auto` is bfloat16 if the device computes it fast, float16 on older CUDA
