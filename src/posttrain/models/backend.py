@@ -104,9 +104,7 @@ def tell_of_unused_accelerator() -> None:
     import torch
 
     if name := unused_accelerator(torch.accelerator.current_accelerator(check_available=True)):
-        console.print(
-            f"this machine has {name}, which is not used: models compute on CUDA devices or, here, on the CPU"
-        )
+        console.print(f"this machine has {name}, which is not used: models compute on the CPU")
 
 
 def compute_dtype(wanted: str, device: "torch.device") -> "torch.dtype":
