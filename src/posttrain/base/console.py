@@ -2,8 +2,8 @@
 
 import io
 import time
-from collections.abc import Callable, Collection, Iterator
-from typing import IO, Any
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import IO, Any, TypeVar
 
 from rich import box
 from rich.cells import cell_len
@@ -13,6 +13,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from posttrain.base.processes import is_main_process
+
+T = TypeVar("T")
 
 
 class _PatientConsole(Console):
@@ -144,6 +146,19 @@ class Counting:
             console.print_without_bar(
                 f"{self._doing}: {self._done:,}{'' if total is None else f' of {total:,}'} {self._unit}"
             )
+
+
+def telling(items: Iterable[T], doing: str, unit: str, count: Callable[[], int]) -> Iterator[T]:
+    """The items; if working on them takes long, a line says every 30 seconds how many were begun.
+
+    For work inside of other work, where `Counting` would be a bar in a bar. `count` is called with the first line.
+    """
+    told, total = time.monotonic(), None
+    for done, item in enumerate(items):
+        if time.monotonic() - told >= _SECONDS_BETWEEN_LINES:
+            told, total = time.monotonic(), count() if total is None else total
+            console.print(f"{doing}: {done:,} of {total:,} {unit}")
+        yield item
 
 
 class TrainingProgress:

@@ -1,7 +1,6 @@
 """Open a data set by its name (a file, a folder, a pattern, a saved data set or a hub id) as numbered lines."""
 
 import os
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -44,10 +43,6 @@ _LINE_READERS: dict[str, Callable[[Path], Iterator[Line]]] = {
     ".tsv": lambda path: read_csv(path, "\t"),
     **dict.fromkeys(PROSE_KINDS, read_text),
 }
-
-
-SECONDS_BETWEEN_LINES = 30.0
-_LINES_BETWEEN_LOOKS = 64
 
 
 @dataclass(frozen=True)
@@ -167,16 +162,10 @@ def _one_file(path: Path, wanted: Collection[str] | None, *, hashed: bool = True
     return LineSource(name, digest, lines, head, lambda number: f"{name}:{number}")
 
 
-def _telling(name: str, lines: Iterable[Line], count: Callable[[], int]) -> Iterator[Line]:
-    """The lines; whoever reads them for long is told every half minute how far that is."""
-    told, total = time.monotonic(), None
-    for line in lines:
-        if line.number % _LINES_BETWEEN_LOOKS == 0 and time.monotonic() - told >= SECONDS_BETWEEN_LINES:
-            told, total = time.monotonic(), count() if total is None else total
-            from posttrain.base.console import console
+def _telling(name: str, lines: Iterator[Line], count: Callable[[], int]) -> Iterator[Line]:
+    from posttrain.base.console import telling
 
-            console.print(f"reading {name}: {line.number:,} of {total:,} lines")
-        yield line
+    return telling(lines, f"reading {name}", "lines", count)
 
 
 @dataclass(frozen=True)
