@@ -1,4 +1,4 @@
-"""Resolve what a CUDA machine installs, trainer, vLLM and dataserver together, with the pins of constraints-cuda.txt.
+"""Resolve what a CUDA machine installs, trainers, vLLM and dataserver together, with the pins of constraints-cuda.txt.
 
 Nothing is installed: pip looks for wheels of Linux on x86_64, on whatever machine this runs. Exit code 1 where the pins
 do not fit together, or the index lacks a wheel.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 CONSTRAINTS = ROOT / "constraints-cuda.txt"
-EXTRAS = ("train", "server", "cuda", "vllm")
+EXTRAS = ("train", "server", "cuda", "vllm", "unsloth")
 # Unlike on the machine itself, pip takes no wheel for an older glibc unless that is named too.
 PLATFORMS = ("linux_x86_64", "manylinux2014_x86_64", *(f"manylinux_2_{minor}_x86_64" for minor in range(5, 36)))
 
