@@ -49,7 +49,7 @@ def _is_used_here(device: object) -> object:
     return device
 
 
-Device = Annotated[str, BeforeValidator(_is_used_here), Field(pattern=r"^(cpu|cuda:[0-9]{1,3})$")]
+Device = Annotated[str, Field(pattern=r"^(cpu|cuda:[0-9]{1,3})$"), BeforeValidator(_is_used_here)]
 
 
 class AnsweringConfig(SamplingConfig):
