@@ -6,8 +6,11 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from posttrain.base.console import console
 from posttrain.base.extras import require_extra
+from posttrain.base.text import as_shown
 from posttrain.cli.doorway import overrides
+from posttrain.config.extends import extended_files
 from posttrain.config.load import load_config
 from posttrain.hub.check import require_push
 from posttrain.runs.checks import choose_run_name, require_optimizer, require_room_for_run
@@ -18,10 +21,12 @@ T = TypeVar("T", bound=BaseModel)
 def load_run(
     config: Path, model: type[T], set_: Sequence[str] | None, output_dir: Path | None, run_name: str | None
 ) -> tuple[T, str]:
-    """The config and the name of its run, which has room where it would be."""
+    """The config and the name of its run, which has room where it would be; which files it extends is printed."""
     settings: Any = load_config(config, model, overrides(set_, run__output_dir=output_dir))
     name = choose_run_name(run_name, settings.run, config)
     require_room_for_run(settings.run)
+    if below := extended_files(config):
+        console.print(f"config          {as_shown(config)} over {', '.join(as_shown(each) for each in below)}")
     return settings, name
 
 
