@@ -10,7 +10,6 @@ from posttrain.base.console import console
 from posttrain.base.extras import require_extra
 from posttrain.base.text import as_shown
 from posttrain.cli.doorway import overrides
-from posttrain.config.extends import extended_files
 from posttrain.config.load import load_config
 from posttrain.hub.check import require_push
 from posttrain.runs.checks import choose_run_name, require_optimizer, require_room_for_run
@@ -25,8 +24,9 @@ def load_run(
     settings: Any = load_config(config, model, overrides(set_, run__output_dir=output_dir))
     name = choose_run_name(run_name, settings.run, config)
     require_room_for_run(settings.run)
-    if below := extended_files(config):
-        console.print(f"config          {as_shown(config)} over {', '.join(as_shown(each) for each in below)}")
+    files = dict.fromkeys(place.rpartition(":")[0] for place in settings.origins.values() if place[:2] != "--")
+    if below := [name for name in files if name != as_shown(config)]:
+        console.print(f"config          {as_shown(config)} over {', '.join(below)}")
     return settings, name
 
 
