@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS ?= -n 2 --dist loadfile
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-long test-versions test-engines test-extras test-export lint quick quick-lint quick-tests walks docs bench audit clean
+.PHONY: demo test test-long test-versions test-engines test-extras test-export cuda-pins lint quick quick-lint quick-tests walks docs bench audit clean
 
 demo: $(VENV)/.demo-ready  ## take a real model through SFT, DPO and GRPO, measure it, and decide
 	$(BIN)/python examples/word_problems/demo.py
@@ -28,6 +28,9 @@ test-extras: $(VENV)/.dev-ready  ## install trackers and lm_eval together, send 
 
 test-export: $(VENV)/.dev-ready  ## export the packaged model with llama.cpp's packages, and check the checks
 	$(BIN)/python checks/export.py
+
+cuda-pins: $(VENV)/.dev-ready  ## resolve what a CUDA machine installs by pip's dry run; asks the package index
+	$(BIN)/python checks/cuda.py
 
 quick: $(VENV)/.dev-ready  ## the inner loop: check what changed since the last commit, within a minute
 	$(MAKE) --no-print-directory --keep-going -j2 --output-sync=target quick-lint quick-tests

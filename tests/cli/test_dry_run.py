@@ -34,6 +34,14 @@ def test_the_plan_tells_stages_rows_model_and_step(folder: Path):
     assert plan.endswith("\nnothing was trained (--dry-run)\n")
 
 
+def test_the_plan_tells_which_files_a_config_extends(folder: Path):
+    (folder / "base.yaml").write_text((folder / "run.yaml").read_text())
+    (folder / "run.yaml").write_text("extends: base.yaml\nchat: {max_length: 64}\n")
+    plan = shown("--dry-run", "--set", "training.seed=1")
+    assert plan.startswith("config          run.yaml over base.yaml\n")
+    assert f"run directory   {folder}/runs/run\n" in plan
+
+
 def test_stages_in_epochs_are_told_in_steps_and_trained_that_long(folder: Path):
     epochs = (
         "--set",

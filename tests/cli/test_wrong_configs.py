@@ -67,6 +67,26 @@ WRONG_VALUES = {
         "  {}\n",
         "run.yaml:4: datasets: should have at least 1 item, found {}",
     ),
+    "a file to extend that is not there": (
+        "",
+        "extends: base.yaml",
+        "run.yaml:18: extends: there is no file base.yaml; a path starts from the folder of the file that names it",
+    ),
+    "a file that extends itself": (
+        "",
+        "extends: [run.yaml]",
+        "run.yaml:18: extends: the file would extend itself: run.yaml → run.yaml",
+    ),
+    "a number of files to extend": (
+        "",
+        "extends: 2",
+        "run.yaml:18: extends: should be a file or a list of files, found 2",
+    ),
+    "files to extend within a section": (
+        "max_length: 64",
+        "extends: base.yaml",
+        "run.yaml:3: chat.extends: unknown key here; extends belongs at the top of a file",
+    ),
     "a negative weight": (
         "mix: {sums: 1}",
         "mix: {sums: -1}",

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from pydantic import Field
 from sample_config import LengthGrader, MathGrader, Sample, Stage, Training
 
-from posttrain.config.load import load_config, to_yaml
-from posttrain.config.strict import ConfigPath, OverrideText, StrictModel
+from posttrain.config.dump import to_yaml
+from posttrain.config.load import load_config
+from posttrain.config.strict import ConfigPath, StrictModel, TextFrom
 
 
 class Size(Enum):
@@ -69,7 +70,7 @@ def test_paths_are_absolute_so_that_the_dump_may_lie_anywhere(tmp_path: Path, mo
 
 
 def test_every_kind_of_value_comes_back(tmp_path: Path):
-    config = Kinds(anything=OverrideText("x"), path=Path("/a"))
+    config = Kinds(anything=TextFrom("x", Path("/a")), path=Path("/a"))
     assert loaded_back(config, tmp_path) == config
 
 

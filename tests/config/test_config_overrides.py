@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from posttrain.config.keys import KeyPath, dotted, read_dotted
 from posttrain.config.load import apply_override, parse_override
-from posttrain.config.strict import OverrideText
+from posttrain.config.strict import TextFrom
 from posttrain.errors import ConfigError
 
 
@@ -45,8 +45,8 @@ def test_the_first_equals_sign_ends_the_key_and_the_rest_is_yaml(text: str, path
 
 def test_texts_are_marked_wherever_they_are():
     value = parse_override("a=[x, {b: y}]").value
-    assert isinstance(value[0], OverrideText)
-    assert isinstance(value[1]["b"], OverrideText)
+    assert isinstance(value[0], TextFrom)
+    assert isinstance(value[1]["b"], TextFrom)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field, ValidationError
 from sample_config import Sample, Training
 
-from posttrain.config.strict import ConfigPath, OverrideText, StrictModel
+from posttrain.config.strict import ConfigPath, StrictModel, TextFrom
 
 
 class Numbers(StrictModel):
@@ -107,9 +107,8 @@ def test_a_path_in_the_home_folder_is_expanded(tmp_path: Path, monkeypatch: pyte
     assert path_of("~/a") == Path("/home/ada/a")
 
 
-def test_a_path_from_an_override_starts_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    assert path_of(OverrideText("a"), Path("/elsewhere")) == tmp_path / "a"
+def test_a_marked_path_starts_from_the_folder_of_its_mark(tmp_path: Path):
+    assert path_of(TextFrom("a", tmp_path), Path("/elsewhere")) == tmp_path / "a"
 
 
 def test_a_path_given_in_python_stays_as_it_is():
@@ -137,6 +136,7 @@ def test_what_cannot_be_a_path_is_refused(bad: Any, tmp_path: Path):
 
 
 def test_marked_text_is_ordinary_text_to_every_other_type():
-    raw = {"name": OverrideText("x"), "targets": [OverrideText("q")], "training": {"seed": OverrideText("5")}}
+    x, q, five = (TextFrom(text, Path("/a")) for text in ("x", "q", "5"))
+    raw = {"name": x, "targets": [q], "training": {"seed": five}}
     config = Sample.model_validate(raw)
     assert (type(config.name), config.targets, config.training.seed) == (str, ("q",), 5)

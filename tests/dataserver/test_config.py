@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dataserver.dataserver_cases import make_config
-from posttrain.config.load import load_config, to_yaml
+from posttrain.config.dump import to_yaml
+from posttrain.config.load import load_config
 from posttrain.dataserver.config.dataserver import DataserverConfig, RLStageConfig, strided_stages
 from posttrain.dataserver.config.datasets import FileDataset, ReasoningGymDataset
 from posttrain.dataserver.config.names import GraderCheck, find_grader

@@ -178,6 +178,7 @@ def test_the_compiler_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ("driver", "facts", "hidden", "state"),
     [
         (False, {}, False, "fine"),
+        (False, {"unused": "an Apple GPU (MPS)"}, False, "fine"),
         (True, {}, False, "slow"),  # a torch for the CPU
         (True, {"built_for": "13.0"}, False, "broken"),
         (True, {"built_for": "13.0"}, True, "broken"),
@@ -196,4 +197,5 @@ def test_a_cuda_device_needs_a_torch_for_it(
     found = machine.cuda(asked(**facts), file)
     assert found.state == state
     assert ("580.65.06" in found.told) == driver
+    assert ("an Apple GPU (MPS) is not used" in found.told) == ("unused" in facts)
     assert (found.mend == "unset CUDA_VISIBLE_DEVICES") == hidden

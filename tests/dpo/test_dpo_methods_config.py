@@ -6,7 +6,8 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from posttrain.config.load import load_config, to_yaml
+from posttrain.config.dump import to_yaml
+from posttrain.config.load import load_config
 from posttrain.dpo.config.dpo import CachedReference, DPOConfig, LiveReference, SeparateReference
 from posttrain.dpo.losses.methods import AnyMethod, MixtureMethod, SFTPart
 from posttrain.errors import ConfigError

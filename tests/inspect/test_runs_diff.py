@@ -148,10 +148,13 @@ def test_the_comparison_can_be_had_as_json(sft_run: Path, another_rate: Path):
     assert value["final"]["steps"] == {"one": 6, "other": 6}
 
 
-def test_floats_are_rounded_for_readers_unless_they_would_then_read_alike(capsys: pytest.CaptureFixture[str]):
-    final = {"loss": (0.13472409546375255, 0.1347240954637), "reward": (0.21500000000000002, None), "steps": (40, 40)}
-    show_comparison(Comparison([], final), ("a", "b"))
+def test_floats_are_rounded_for_readers_and_what_would_read_alike_is_told_by_the_difference(
+    capsys: pytest.CaptureFixture[str],
+):
+    final = {"loss": (0.5, 0.5 + 2**-30), "worse": (0.25 + 2**-40, 0.25), "reward": (0.21500000000000002, None)}
+    show_comparison(Comparison([], {**final, "steps": (40, 40)}), ("a", "b"))
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["loss", "0.13472409546375255", "0.1347240954637"] in rows
+    assert ["loss", "0.5", "0.5", "+", "9.3e-10"] in rows
+    assert ["worse", "0.25", "0.25", "−", "9.1e-13"] in rows
     assert ["reward", "0.215", "–"] in rows
     assert ["steps", "40", "40"] in rows

@@ -6,13 +6,20 @@ import pytest
 import torch
 
 from posttrain.errors import ModelError
-from posttrain.models.backend import compute_dtype, training_device
+from posttrain.models.backend import compute_dtype, training_device, unused_accelerator
 
 CPU = torch.device("cpu")
 
 
 def test_a_run_is_on_the_accelerator_where_there_is_one():
     assert training_device().type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def test_an_accelerator_that_is_not_used_has_its_name():
+    assert unused_accelerator(torch.device("mps")) == "an Apple GPU (MPS)"
+    assert unused_accelerator(torch.device("xpu")) == "an Intel GPU (XPU)"
+    assert unused_accelerator(torch.device("hpu")) == "an accelerator of type hpu"
+    assert [unused_accelerator(each) for each in (None, CPU, torch.device("cuda"))] == [None, None, None]
 
 
 def test_a_dtype_that_was_asked_for_is_taken():

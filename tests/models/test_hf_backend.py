@@ -156,6 +156,6 @@ def test_an_attention_that_was_asked_for_is_used(train):
 
 
 def test_without_an_accelerator_auto_is_this_backend(tiny_model):
-    if torch.accelerator.is_available():
+    if torch.cuda.is_available():
         pytest.skip("there is an accelerator")
     assert choose_backend(ModelConfig(name=str(tiny_model))).name == "hf"

@@ -8,7 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from posttrain.config.sections.model import ModelConfig
 from posttrain.errors import ModelError
+from posttrain.models.adapter_fit import require_adapter_fits
+from posttrain.train.plan import find_model
 
 
 def edit_json(path, **values):
@@ -79,7 +82,8 @@ def refused(train, folder) -> str:
     with pytest.raises(ModelError) as caught:
         train(adapter=folder)
     message = str(caught.value)
-    assert message.startswith(str(folder)) or message.startswith(f"the adapter in {folder}")
+    assert message.startswith((str(folder), f"the adapter in {folder}", "model.adapter: "))
+    assert str(folder) in message
     assert "\n" not in message
     return message
 
@@ -103,11 +107,11 @@ def test_an_adapter_whose_config_cannot_be_read_is_refused(train, damaged, text)
     refused(train, damaged)
 
 
-def test_an_adapter_of_another_rank_is_refused_with_both_shapes(train, damaged):
+def test_an_adapter_of_another_rank_is_refused_with_both_ranks(train, damaged):
     edit_json(damaged / "adapter_config.json", r=8)
     message = refused(train, damaged)
-    assert "torch.Size([2, 64])" in message
-    assert "torch.Size([8, 64])" in message
+    assert "(rank 8, made for " in message
+    assert "the weights of model.layers.0.mlp.up_proj have rank 2; is adapter_config.json its own?" in message
 
 
 def test_an_adapter_for_modules_that_the_model_lacks_is_refused(train, damaged):
@@ -124,19 +128,36 @@ def test_an_adapter_of_a_model_with_fewer_layers_is_refused(train, damaged):
     assert ".layers.1." in message
 
 
-def test_an_adapter_of_a_model_with_more_layers_is_refused(train, damaged):
+def test_an_adapter_of_a_model_with_more_layers_is_refused_before_anything_is_loaded(train, damaged, copied):
     weights = load_file(damaged / "adapter_model.safetensors")
     more = {name.replace(".layers.1.", ".layers.2."): each.clone() for name, each in weights.items()}
     save_file({**weights, **more}, damaged / "adapter_model.safetensors")
-    message = refused(train, damaged)
-    assert "made for another model: 4 of its weights" in message
-    assert ".layers.2." in message
+    assert refused(train, damaged).endswith("the model has no model.layers.2.mlp.up_proj")
+    model = ModelConfig(name=str(copied), adapter=damaged)
+    with pytest.raises(ModelError, match=r"rank 2, made for .*\) does not fit .*the model has no model\.layers\.2\."):
+        find_model(model)  # as a dry run does
 
 
-def test_an_adapter_of_a_wider_model_is_refused(train, tmp_path, tiny_model):
+def test_an_adapter_of_a_wider_model_is_refused_with_the_first_layer_that_does_not_fit(train, tmp_path, tiny_model):
     config = LlamaConfig.from_pretrained(tiny_model)
     config.hidden_size, config.head_dim = 128, 32
     LlamaForCausalLM(config).save_pretrained(tmp_path / "wide")
     AutoTokenizer.from_pretrained(tiny_model).save_pretrained(tmp_path / "wide")
     train(name=str(tmp_path / "wide")).model.save_pretrained(tmp_path / "adapter")
-    assert "size mismatch" in refused(train, tmp_path / "adapter")
+    message = refused(train, tmp_path / "adapter")
+    assert f"(rank 2, made for {tmp_path / 'wide'})" in message
+    assert "down_proj maps 128 to 128 in the adapter, and has a weight of 64 × 128 in the model" in message
+
+
+def test_what_files_cannot_tell_is_left_to_loading(train, damaged, copied):
+    """Layers that the files name otherwise, quantised or transposed weights, ranks that differ by layer."""
+    weights = load_file(copied / "model.safetensors")
+    save_file({f"text.{name}": each for name, each in weights.items()}, copied / "model.safetensors")
+    require_adapter_fits(damaged, ModelConfig(name=str(copied)))
+    save_file({name: each.to(torch.uint8)[:1] for name, each in weights.items()}, copied / "model.safetensors")
+    require_adapter_fits(damaged, ModelConfig(name=str(copied)))
+    turned = {name: each.T.contiguous() if each.ndim == 2 else each for name, each in weights.items()}
+    save_file(turned, copied / "model.safetensors")
+    require_adapter_fits(damaged, ModelConfig(name=str(copied)))
+    edit_json(damaged / "adapter_config.json", r=8, rank_pattern={".*": 2})
+    require_adapter_fits(damaged, ModelConfig(name=str(copied)))

@@ -52,6 +52,15 @@ def move_model(case: Case, file: str, added_key: str | None = None) -> None:
     case.change("sft/sft.yaml", model={"name": str(folder)})
 
 
+def move_training(case: Case, **changes: object) -> None:
+    """Keep the training section of sft in a file that it extends, in another folder."""
+    path = case.folder / "sft/sft.yaml"
+    config = yaml.safe_load(path.read_text())
+    training = {**config.pop("training"), **changes}
+    (case.folder / "shared.yaml").write_text(yaml.safe_dump({"training": training}))
+    path.write_text(yaml.safe_dump({"extends": "../shared.yaml", **config}))
+
+
 SFT = {"run": "sft", "config": "sft/sft.yaml"}
 CHOICE = {"run": "decide", "of": "scores", "task": "fruits"}
 
@@ -61,6 +70,8 @@ EDITS: dict[str, tuple[Callable[[Case], object], str | None]] = {
     "the order of keys": (order_of_keys, None),
     "times of files": (times_of_files, None),
     "where checkpoints go": (lambda case: case.change("sft/sft.yaml", run={"name": "other"}), None),
+    "the file that holds the values": (move_training, None),
+    "a value in a file that sft extends": (lambda case: move_training(case, learning_rate=2e-2), "sft"),
     "the learning rate of sft": (lambda case: case.change("sft/sft.yaml", training={"learning_rate": 2e-2}), "sft"),
     "a row of sft": (lambda case: add_line(case.folder / "sft/a.jsonl", {"prompt": "x", "completion": "y"}), "sft"),
     "held-out rows of sft": (

@@ -2,15 +2,19 @@
 
 import io
 import time
-from collections.abc import Callable, Collection
-from typing import IO, Any
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import IO, Any, TypeVar
 
 from rich import box
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from posttrain.base.processes import is_main_process
+
+T = TypeVar("T")
 
 
 class _PatientConsole(Console):
@@ -54,10 +58,50 @@ console = _PatientConsole(stderr=True, quiet=not is_main_process(), **_PLAIN)
 _SECONDS_BETWEEN_LINES = 30.0
 
 
+# Longer words, such as paths, are folded.
+_LONGEST_WHOLE = 24
+
+
+class WholeTable(Table):
+    """A table that cuts no head and no name: where its columns do not fit, each row becomes lines of head and value."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The table, or its rows below each other."""
+        least = [self._width(column, whole=False) for column in self.columns]
+        room = options.max_width - sum(least) - 2 * len(least)  # two characters beside each column
+        if room < 0:
+            yield from self._rows_in_lines()
+            return
+        for column, width in zip(self.columns, least, strict=True):
+            more = min(room, self._width(column, whole=True) - width)
+            column.width, room = width + more, room - more
+        yield from super().__rich_console__(console, options)
+
+    def _width(self, column: Column, *, whole: bool) -> int:
+        """The width of a column with all its text in one line, or else what its words and numbers need."""
+        texts = [cell for each in (column.header, *column.cells) for cell in str(each).split("\n")]
+        if whole or column.no_wrap:
+            return max(map(cell_len, texts))
+        return max((min(_LONGEST_WHOLE, cell_len(word)) for text in texts for word in text.split()), default=0)
+
+    def _rows_in_lines(self) -> Iterator[RenderableType]:
+        if self.title:
+            yield Text(f"{self.title}\n")
+        lines = Table.grid("", "", padding=(0, 2, 0, 1))
+        for number, row in enumerate(zip(*(column.cells for column in self.columns), strict=True)):
+            if number:
+                lines.add_row()
+            for column, cell in zip(self.columns, row, strict=True):
+                if str(cell):
+                    lines.add_row(Text(str(column.header)), Text(str(cell), overflow="fold"))
+        yield lines
+        yield Text(str(self.caption or ""))
+
+
 def new_table(title: str, *columns: str, words: Collection[str] = ()) -> Table:
     """A table without rows: the first column and those in `words` hold text, which may be folded, others numbers."""
     padding = (0, 1, 0, 0)  # with the box's own space, two between columns
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=padding, pad_edge=False)
+    table = WholeTable(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=padding, pad_edge=False)
     for place, column in enumerate(columns):
         is_text = not place or column in words
         table.add_column(column, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
@@ -102,6 +146,19 @@ class Counting:
             console.print_without_bar(
                 f"{self._doing}: {self._done:,}{'' if total is None else f' of {total:,}'} {self._unit}"
             )
+
+
+def telling(items: Iterable[T], doing: str, unit: str, count: Callable[[], int]) -> Iterator[T]:
+    """The items; if working on them takes long, a line says every 30 seconds how many were begun.
+
+    For work inside of other work, where `Counting` would be a bar in a bar. `count` is called with the first line.
+    """
+    told, total = time.monotonic(), None
+    for done, item in enumerate(items):
+        if time.monotonic() - told >= _SECONDS_BETWEEN_LINES:
+            told, total = time.monotonic(), count() if total is None else total
+            console.print(f"{doing}: {done:,} of {total:,} {unit}")
+        yield item
 
 
 class TrainingProgress:

@@ -13,6 +13,7 @@ from posttrain.base.strict_json import json_line, parse_object
 from posttrain.base.text import as_shown, on_one_line
 from posttrain.chat.dialogue import Dialogue
 from posttrain.config.load import read_raw
+from posttrain.config.strict import folder_of
 from posttrain.errors import ConfigError, DataError
 from posttrain.inference.answering.partial import plain_messages
 from posttrain.runs.directory import RunDirectory
@@ -90,7 +91,7 @@ def users_of(path: Path, output_dirs: Iterable[Path]) -> Iterator[str]:
 def _files_named_in(config: Path, *, follow: bool = True) -> Iterator[str]:
     """The real paths of files that a config may name, and those that its dataserver's config names."""
     for text in _texts(read_raw(config)):
-        path = Path(config.parent, text)
+        path = folder_of(text, config.parent) / text
         if path.suffix in (".yaml", ".yml") and follow and path.is_file():
             yield from _files_named_in(path, follow=False)
         elif path.suffix:

@@ -26,17 +26,16 @@ def chat(
     system: Annotated[str | None, typer.Option(metavar="TEXT", help=_SYSTEM)] = None,
     set_: doorway.Overrides = None,
     run_name: doorway.RunName = None,
+    output_dir: doorway.OutputDir = None,
     model_index: doorway.ModelIndex = None,
     dry_run: doorway.DryRun = False,
-    debug: doorway.Debug = False,
-    version: doorway.Version = False,
 ) -> None:
     """Talk to the model of CONFIG; /help lists the commands. From a pipe, each line is a message or a command."""
-    with doorway.clear_errors(debug):
-        choices = [Choice(config, weights, checkpoint, run_name, model_index, set_ or ())]
-        choices += [] if against is None else [Choice(against, against_weights)]
-        job = chat_job(choices, system)
-        require_extra("train", "toolkit-chat")
-        from posttrain.chat import chat as talk
+    overrides = doorway.overrides(set_, run__output_dir=output_dir)
+    choices = [Choice(config, weights, checkpoint, run_name, model_index, overrides)]
+    choices += [] if against is None else [Choice(against, against_weights)]
+    job = chat_job(choices, system)
+    require_extra("train", "toolkit-chat")
+    from posttrain.chat import chat as talk
 
-        talk.check(job) if dry_run else talk.chat(job)
+    talk.check(job) if dry_run else talk.chat(job)

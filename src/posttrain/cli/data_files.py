@@ -30,13 +30,11 @@ def dedup(
     by: Annotated[By, typer.Option(help=_BY)] = "prompt",
     column: Column = None,
     overwrite: doorway.Overwrite = False,
-    debug: doorway.Debug = False,
 ) -> None:
     """Copy the rows of INPUT that repeat no earlier one; white space and case do not count."""
-    with doorway.clear_errors(debug):
-        from posttrain.synthesis import files
+    from posttrain.synthesis import files
 
-        files.dedup(input_, output, near, by, column, overwrite=overwrite)
+    files.dedup(input_, output, near, by, column, overwrite=overwrite)
 
 
 def decontaminate(
@@ -48,25 +46,21 @@ def decontaminate(
     column: Column = None,
     against_column: Annotated[str | None, typer.Option(metavar="NAME", help=_AGAINST_COLUMN)] = None,
     overwrite: doorway.Overwrite = False,
-    debug: doorway.Debug = False,
 ) -> None:
     """Copy the rows of INPUT whose prompts do not have a held-out prompt."""
-    with doorway.clear_errors(debug):
-        from posttrain.synthesis import files
-        from posttrain.synthesis.config import DecontaminateConfig
+    from posttrain.synthesis import files
+    from posttrain.synthesis.config import DecontaminateConfig
 
-        options = DecontaminateConfig(against=tuple(against), column=against_column, ngrams=ngrams, share=share)
-        files.decontaminate(input_, output, options, column, overwrite=overwrite)
+    options = DecontaminateConfig(against=tuple(against), column=against_column, ngrams=ngrams, share=share)
+    files.decontaminate(input_, output, options, column, overwrite=overwrite)
 
 
 def stats(
     paths: Annotated[list[Path], typer.Argument(metavar="FILES...", help=_FILES, show_default=False)],
     tokenizer: Annotated[Path | None, typer.Option(metavar="FILE", help=_TOKENIZER)] = None,
     column: Column = None,
-    debug: doorway.Debug = False,
 ) -> None:
     """Count rows, columns, turns, lengths and copies."""
-    with doorway.clear_errors(debug):
-        from posttrain.synthesis.stats import show_stats
+    from posttrain.synthesis.stats import show_stats
 
-        show_stats(paths, tokenizer, column)
+    show_stats(paths, tokenizer, column)

@@ -23,13 +23,11 @@ def rush_hour(
     max_moves: Annotated[int, typer.Option(help="The most that a board may need.", **_AT_LEAST_ONE)] = 12,
     seed: Seed = 0,
     overwrite: doorway.Overwrite = False,
-    debug: doorway.Debug = False,
 ) -> None:
     """Write Rush Hour boards of 6 × 6 cells, all different, for the grader rush_hour."""
-    with doorway.clear_errors(debug):
-        from posttrain.synthesis import rush_hour as puzzle
+    from posttrain.synthesis import rush_hour as puzzle
 
-        puzzle.generate(output, rows, min_moves, max_moves, seed=seed, overwrite=overwrite)
+    puzzle.generate(output, rows, min_moves, max_moves, seed=seed, overwrite=overwrite)
 
 
 @generate.command()
@@ -37,13 +35,11 @@ def crossword(
     clues: Clues,
     output: Output,
     overwrite: doorway.Overwrite = False,
-    debug: doorway.Debug = False,
 ) -> None:
     """Write a row for each of your crossword CLUES, for the grader crossword."""
-    with doorway.clear_errors(debug):
-        from posttrain.synthesis import crossword as puzzle
+    from posttrain.synthesis import crossword as puzzle
 
-        puzzle.generate(clues, output, overwrite=overwrite)
+    puzzle.generate(clues, output, overwrite=overwrite)
 
 
 @generate.command("crossword_grid")
@@ -55,10 +51,8 @@ def crossword_grid(
     size: Annotated[int, typer.Option(metavar="N", min=3, max=20, help="Cells along a side.")] = 7,
     seed: Seed = 0,
     overwrite: doorway.Overwrite = False,
-    debug: doorway.Debug = False,
 ) -> None:
     """Write small crosswords, of the answers in CLUES that cross each other, for the grader crossword."""
-    with doorway.clear_errors(debug):
-        from posttrain.synthesis import crossword_grid as puzzle
+    from posttrain.synthesis import crossword_grid as puzzle
 
-        puzzle.generate(clues, output, rows, words=words, size=size, seed=seed, overwrite=overwrite)
+    puzzle.generate(clues, output, rows, words=words, size=size, seed=seed, overwrite=overwrite)

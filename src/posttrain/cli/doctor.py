@@ -19,14 +19,11 @@ def doctor(
     config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help=_CONFIG, show_default=False)] = None,
     only: Annotated[list[str] | None, typer.Option(metavar="CHECK", help=_ONLY)] = None,
     mend: Annotated[list[str] | None, typer.Option(metavar="CHECK", help=_MEND)] = None,
-    json: Annotated[bool, typer.Option("--json", help=_JSON, metavar="")] = False,
+    json: Annotated[bool, typer.Option("--json", help=_JSON)] = False,
     set_: doorway.Overrides = None,
-    debug: doorway.Debug = False,
-    version: doorway.Version = False,
 ) -> None:
     """Check what training needs here, and tell what is slow or broken and the command that mends it."""
-    with doorway.clear_errors(debug):
-        from posttrain.doctor.doctor import Request
-        from posttrain.doctor.doctor import doctor as check
+    from posttrain.doctor.doctor import Request
+    from posttrain.doctor.doctor import doctor as check
 
-        check(config, set_ or (), Request(only or (), mend or (), json))
+    check(config, set_ or (), Request(only or (), mend or (), json))

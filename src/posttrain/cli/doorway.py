@@ -1,12 +1,15 @@
-"""Options that all commands share, and how an error becomes a message and an exit code."""
+"""Options that commands share, and how an error becomes a message and an exit code."""
 
+import inspect
+import json
 import logging
 import os
 import signal
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -14,10 +17,12 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from posttrain.base.secrets import DiscreetFormatter, without_secrets
 from posttrain.base.text import on_one_line
 from posttrain.base.user_code import error_in_words
+from posttrain.cli.env_file import read_env_file
 from posttrain.errors import RunInterrupted, ToolkitError
 
 
@@ -39,17 +44,19 @@ ModelIndex = Annotated[
     int | None, typer.Option(metavar="N", help="Which of the config's several models is meant, counted from 0.")
 ]
 OutputDir = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Folder that holds the runs, in the place of run.output_dir.")
+    Path | None, typer.Option(metavar="DIR", help="Folder that holds the runs, in the place of the config's.")
 ]
-# Without a metavar of its own the help would show <bool>, as if a switch took a value.
-_SWITCH: dict[str, Any] = {"metavar": ""}
-Resume = Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint, exactly.", **_SWITCH)]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.", **_SWITCH)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, start nothing.", **_SWITCH)]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", **_SWITCH)]
-Version = Annotated[
-    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.", **_SWITCH)
+Output = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder for what is made, in the place of the config's.")
 ]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint, exactly.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, start nothing.")]
+EnvFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Read environment variables, such as tokens, from this .env file.")
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")]
 
 
 def schema_option(model: type[BaseModel]) -> Any:
@@ -63,17 +70,86 @@ def schema_option(model: type[BaseModel]) -> Any:
             raise typer.Exit
 
     help_ = "Print the config's JSON Schema."
-    return typer.Option("--schema", callback=print_schema, is_eager=True, help=help_, **_SWITCH)
+    return typer.Option("--schema", callback=print_schema, is_eager=True, help=help_)
 
 
-def as_override(output_dir: Path | None) -> list[str]:
-    """`--output-dir` as a `--set` option; none where it is not given."""
-    return [] if output_dir is None else [f"run.output_dir={output_dir}"]
+def overrides(set_: Sequence[str] | None, **paths: Path | None) -> list[str]:
+    """`--set` options, with one more for each path that is given, named by its key with `__` for dots."""
+    given = {name.replace("__", "."): path for name, path in paths.items() if path is not None}
+    return [*(set_ or ()), *(f"{key}={json.dumps(str(path), ensure_ascii=False)}" for key, path in given.items())]
+
+
+class PlainHelp:
+    """Shows no Python types: switches take no value, and arguments are told by name; and not how completion comes."""
+
+    hides_completion = True
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, `--help` too."""
+        params = super().get_params(ctx)  # type: ignore[misc]
+        for each in params:
+            if isinstance(each, TyperArgument):
+                each.display_type = _no_type  # type: ignore[method-assign]
+            elif each.is_flag and each.metavar is None:
+                each.metavar = ""
+            if each.name in ("install_completion", "show_completion"):
+                each.hidden = self.hides_completion
+        return params
+
+
+def _no_type(ctx: Any) -> str:
+    return ""
+
+
+class _Command(PlainHelp, TyperCommand):
+    pass
+
+
+class _Group(PlainHelp, TyperGroup):
+    pass
+
+
+class _App(typer.Typer):
+    """Gives each command the options that all have, and turns its errors into messages."""
+
+    def command(self, *args: Any, **options: Any) -> Any:
+        """Register a command; the function itself stays as it is."""
+        register = super().command(*args, **{"cls": _Command, **options})
+
+        def decorate(function: Callable[..., None]) -> Callable[..., None]:
+            register(_with_shared_options(function))
+            return function
+
+        return decorate
 
 
 def command_app() -> typer.Typer:
-    """An app of one command, with errors left to `clear_errors`."""
-    return typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    """An app for one command, or for several with a callback."""
+    return _App(cls=_Group, pretty_exceptions_enable=False)
+
+
+def _with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with `--debug` and `--version`, and with `--env-file` if it reads a config."""
+    own = inspect.signature(command, eval_str=True).parameters
+    shared = {"env_file": (EnvFile, None), "debug": (Debug, False), "version": (Version, False)}
+    if "config" not in own:
+        del shared["env_file"]
+    parameters = list(own.values()) + [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in shared.items()
+        if name not in own
+    ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        with clear_errors(given["debug"]):
+            if given.get("env_file") is not None:
+                read_env_file(given["env_file"])
+            command(**{name: given[name] for name in own})
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
 
 
 @contextmanager
@@ -92,6 +168,8 @@ def clear_errors(debug: bool) -> Iterator[None]:
     with _noticed_signals() as came:
         try:
             yield
+        except typer.Exit:
+            raise
         except KeyboardInterrupt:
             _say("interrupted")
             raise typer.Exit(_exit_code(came)) from None

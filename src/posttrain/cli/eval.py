@@ -23,26 +23,24 @@ def evaluate(
     baseline: Annotated[str | None, typer.Option(metavar="NAME", help="Compare with this model.")] = None,
     tasks: Annotated[str | None, typer.Option(metavar="A,B", help=_TASKS)] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Ask at most N prompts of each task.")] = None,
-    json: Annotated[bool, typer.Option("--json", help=_JSON, metavar="")] = False,
+    json: Annotated[bool, typer.Option("--json", help=_JSON)] = False,
     set_: doorway.Overrides = None,
+    output: doorway.Output = None,
     dry_run: doorway.DryRun = False,
-    debug: doorway.Debug = False,
     schema: Annotated[bool, doorway.schema_option(EvalConfig)] = False,
-    version: doorway.Version = False,
 ) -> None:
     """Measure the models of CONFIG on its tasks; what was answered before is not asked again."""
-    with doorway.clear_errors(debug):
-        settings = load_config(config, EvalConfig, set_ or ())
-        require_extra("train", "toolkit-eval")
-        require_extra("server", "toolkit-eval")
-        from posttrain.evaluate.run import Choice, show_plan
-        from posttrain.evaluate.run import evaluate as measure
+    settings = load_config(config, EvalConfig, doorway.overrides(set_, output=output))
+    require_extra("train", "toolkit-eval")
+    require_extra("server", "toolkit-eval")
+    from posttrain.evaluate.run import Choice, show_plan
+    from posttrain.evaluate.run import evaluate as measure
 
-        chosen = Choice(configs or (), baseline, None if tasks is None else tasks.split(","), limit)
-        if dry_run:
-            return show_plan(settings, chosen)
-        results = measure(settings, chosen)
-        if json:
-            from json import dumps
+    chosen = Choice(configs or (), baseline, None if tasks is None else tasks.split(","), limit)
+    if dry_run:
+        return show_plan(settings, chosen)
+    results = measure(settings, chosen)
+    if json:
+        from json import dumps
 
-            typer.echo(dumps(results.as_json(), ensure_ascii=False))
+        typer.echo(dumps(results.as_json(), ensure_ascii=False))

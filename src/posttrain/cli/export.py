@@ -28,23 +28,21 @@ def export(
     checkpoint: Annotated[str | None, typer.Option(metavar="STEP", help="A checkpoint's step, or latest.")] = None,
     set_: doorway.Overrides = None,
     run_name: doorway.RunName = None,
+    output_dir: doorway.OutputDir = None,
     model_index: doorway.ModelIndex = None,
     overwrite: doorway.Overwrite = False,
     dry_run: doorway.DryRun = False,
-    debug: doorway.Debug = False,
-    version: doorway.Version = False,
 ) -> None:
     """Write what was trained for llama.cpp and ollama; a file that does not answer as the model does is refused."""
-    with doorway.clear_errors(debug):
-        require_extra("train", "toolkit-export")
-        from posttrain.export.export import export as write
+    require_extra("train", "toolkit-export")
+    from posttrain.export.export import export as write
 
-        files = {"kind": type_, "llama_cpp": llama_cpp, "output": output, "prompts": prompts}
-        which = {
-            "weights": weights,
-            "checkpoint": checkpoint,
-            "run_name": run_name,
-            "model_index": model_index,
-            "overrides": set_ or (),
-        }
-        write(config, **files, **which, overwrite=overwrite, dry_run=dry_run)
+    files = {"kind": type_, "llama_cpp": llama_cpp, "output": output, "prompts": prompts}
+    which = {
+        "weights": weights,
+        "checkpoint": checkpoint,
+        "run_name": run_name,
+        "model_index": model_index,
+        "overrides": doorway.overrides(set_, run__output_dir=output_dir),
+    }
+    write(config, **files, **which, overwrite=overwrite, dry_run=dry_run)

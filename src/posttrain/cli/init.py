@@ -21,14 +21,11 @@ def init(
     model: Annotated[str | None, typer.Option(metavar="MODEL", help=_MODEL)] = None,
     data: Annotated[Path | None, typer.Option(metavar="FILE", help=_DATA)] = None,
     output: Annotated[Path | None, typer.Option(metavar="FILE", help=_OUTPUT)] = None,
-    yes: Annotated[bool, typer.Option("--yes", help=_YES, metavar="")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help=_YES)] = False,
     overwrite: doorway.Overwrite = False,
-    debug: doorway.Debug = False,
-    version: doorway.Version = False,
 ) -> None:
     """Read a file of data, and write a config for it that passes --dry-run."""
-    with doorway.clear_errors(debug):
-        from posttrain.init.init import Wishes
-        from posttrain.init.init import init as write
+    from posttrain.init.init import Wishes
+    from posttrain.init.init import init as write
 
-        write(Wishes(task, model, data, output, yes, overwrite))
+    write(Wishes(task, model, data, output, yes, overwrite))

@@ -22,18 +22,22 @@ def merge(
     verify: Annotated[bool, typer.Option(help="Compare the merged model's logits with the adapter's.")] = True,
     set_: doorway.Overrides = None,
     run_name: doorway.RunName = None,
+    output_dir: doorway.OutputDir = None,
     model_index: doorway.ModelIndex = None,
     overwrite: doorway.Overwrite = False,
     dry_run: doorway.DryRun = False,
-    debug: doorway.Debug = False,
-    version: doorway.Version = False,
 ) -> None:
     """Fold the adapter of a training run into the base weights, tensor by tensor."""
-    with doorway.clear_errors(debug):
-        require_extra("train", "toolkit-merge")
-        from posttrain.merge.merge import merge as run_merge
+    require_extra("train", "toolkit-merge")
+    from posttrain.merge.merge import merge as run_merge
 
-        where = {"checkpoint": checkpoint, "output": output, "run_name": run_name, "overrides": set_ or ()}
-        run_merge(
-            config, **where, model_index=model_index, dtype=dtype, verify=verify, overwrite=overwrite, dry_run=dry_run
-        )
+    overrides = doorway.overrides(set_, run__output_dir=output_dir)
+    where = {
+        "checkpoint": checkpoint,
+        "output": output,
+        "run_name": run_name,
+        "overrides": overrides,
+    }
+    run_merge(
+        config, **where, model_index=model_index, dtype=dtype, verify=verify, overwrite=overwrite, dry_run=dry_run
+    )

@@ -23,23 +23,22 @@ def pipeline(
     until: Annotated[str | None, typer.Option(metavar=_STEP, help=_UNTIL)] = None,
     rerun: Annotated[list[str] | None, typer.Option(metavar=_STEP, help=_RERUN)] = None,
     skip: Annotated[list[str] | None, typer.Option(metavar=_STEP, help=_SKIP)] = None,
-    stop_at_failure: Annotated[bool, typer.Option("--stop-at-failure", help=_STOP, metavar="")] = False,
-    prune: Annotated[bool, typer.Option("--prune", help=_PRUNE, metavar="")] = False,
+    stop_at_failure: Annotated[bool, typer.Option("--stop-at-failure", help=_STOP)] = False,
+    prune: Annotated[bool, typer.Option("--prune", help=_PRUNE)] = False,
     set_: doorway.Overrides = None,
+    run_name: doorway.RunName = None,
+    output_dir: doorway.OutputDir = None,
     dry_run: doorway.DryRun = False,
-    debug: doorway.Debug = False,
     schema: Annotated[bool, doorway.schema_option(PipelineConfig)] = False,
-    version: doorway.Version = False,
 ) -> None:
     """Run the steps of CONFIG whose results are missing, and write a report; interrupted, it goes on."""
-    with doorway.clear_errors(debug):
-        settings = load_config(config, PipelineConfig, set_ or ())
-        from posttrain.pipeline import pipeline as steps
+    settings = load_config(config, PipelineConfig, doorway.overrides(set_, output_dir=output_dir))
+    from posttrain.pipeline import pipeline as steps
 
-        wanted = steps.Wanted(until, rerun or (), skip or (), stop_at_failure)
-        name = settings.name or config.stem
-        if dry_run:
-            return steps.show_plan(settings, name, wanted)
-        if prune:
-            return steps.prune(settings, name, wanted)
-        steps.run_pipeline(settings, name, wanted)
+    wanted = steps.Wanted(until, rerun or (), skip or (), stop_at_failure)
+    name = run_name or settings.name or config.stem
+    if dry_run:
+        return steps.show_plan(settings, name, wanted)
+    if prune:
+        return steps.prune(settings, name, wanted)
+    steps.run_pipeline(settings, name, wanted)

@@ -24,24 +24,23 @@ def predict(
     checkpoint: Annotated[str | None, typer.Option(metavar="STEP", help="A checkpoint's step, or latest.")] = None,
     set_: doorway.Overrides = None,
     run_name: doorway.RunName = None,
+    output_dir: doorway.OutputDir = None,
     model_index: doorway.ModelIndex = None,
     overwrite: doorway.Overwrite = False,
     dry_run: doorway.DryRun = False,
-    debug: doorway.Debug = False,
-    version: doorway.Version = False,
 ) -> None:
     """Answer every prompt of INPUT. A killed run goes on where it was when it is started again."""
-    with doorway.clear_errors(debug):
-        given = load_inference_config(config, set_ or ())
-        if not dry_run:
-            require_extra("train", "toolkit-predict")
-        which = {"checkpoint": checkpoint, "run_name": run_name, "model_index": model_index}
-        chosen = choose_weights(config, weights, **which, overrides=set_ or ())
-        from posttrain.predict.plan import PredictJob, show_plan
+    overrides = doorway.overrides(set_, run__output_dir=output_dir)
+    given = load_inference_config(config, overrides)
+    if not dry_run:
+        require_extra("train", "toolkit-predict")
+    which = {"checkpoint": checkpoint, "run_name": run_name, "model_index": model_index}
+    chosen = choose_weights(config, weights, **which, overrides=overrides)
+    from posttrain.predict.plan import PredictJob, show_plan
 
-        job = PredictJob(chosen, given.generation, input_, output, given.on_bad_record, overwrite)
-        if dry_run:
-            return show_plan(job)
-        from posttrain.predict.generate import predict as answer
+    job = PredictJob(chosen, given.generation, input_, output, given.on_bad_record, overwrite)
+    if dry_run:
+        return show_plan(job)
+    from posttrain.predict.generate import predict as answer
 
-        answer(job)
+    answer(job)

@@ -22,19 +22,16 @@ def preview(
     worst: Annotated[int, typer.Option(metavar="N", min=0, help=_WORST)] = 1,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help=_HTML)] = None,
     stage: Annotated[str | None, typer.Option(metavar="NAME", help=_STAGE)] = None,
-    ids: Annotated[bool, typer.Option("--ids", help="Show each token's id.", metavar="")] = False,
+    ids: Annotated[bool, typer.Option("--ids", help="Show each token's id.")] = False,
     set_: doorway.Overrides = None,
     overwrite: doorway.Overwrite = False,
-    debug: doorway.Debug = False,
-    version: doorway.Version = False,
 ) -> None:
     """Show the rows of CONFIG as training sees them: which tokens are trained, what is cut off, and in which order."""
-    with doorway.clear_errors(debug):
-        if html is not None and html.suffix != ".html":
-            raise ConfigError(f"--html {html}: the name of a page ends in .html")
-        from posttrain.base.outputs import checked_output
-        from posttrain.preview.preview import Request
-        from posttrain.preview.preview import preview as show
+    if html is not None and html.suffix != ".html":
+        raise ConfigError(f"--html {html}: the name of a page ends in .html")
+    from posttrain.base.outputs import checked_output
+    from posttrain.preview.preview import Request
+    from posttrain.preview.preview import preview as show
 
-        with checked_output(html, [config], overwrite=overwrite, dry_run=False):
-            show(config, Request(row, worst, stage, ids), set_ or (), html)
+    with checked_output(html, [config], overwrite=overwrite, dry_run=False):
+        show(config, Request(row, worst, stage, ids), set_ or (), html)

@@ -21,7 +21,7 @@ def push(
     config: doorway.ConfigFile,
     repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The repository.", show_default=False)],
     weights: Annotated[Literal["adapter", "merged", "gguf"], typer.Option(help=_WEIGHTS)] = "adapter",
-    public: Annotated[bool, typer.Option("--public", help=_PUBLIC, metavar="")] = False,
+    public: Annotated[bool, typer.Option("--public", help=_PUBLIC)] = False,
     revision: Annotated[str, typer.Option(metavar="BRANCH", help="Where to; made if it does not exist.")] = "main",
     checkpoint: Annotated[str | None, typer.Option(metavar="STEP", help="A checkpoint's step, or latest.")] = None,
     base: Annotated[str | None, typer.Option(metavar="ID", help=_BASE)] = None,
@@ -29,16 +29,20 @@ def push(
     evaluation: Annotated[list[Path] | None, typer.Option(metavar="DIR", help=_EVALUATION)] = None,
     set_: doorway.Overrides = None,
     run_name: doorway.RunName = None,
+    output_dir: doorway.OutputDir = None,
     model_index: doorway.ModelIndex = None,
     dry_run: doorway.DryRun = False,
-    debug: doorway.Debug = False,
-    version: doorway.Version = False,
 ) -> None:
     """Push what was trained as one commit, with a model card made of what was measured; the token is in HF_TOKEN."""
-    with doorway.clear_errors(debug):
-        require_extra("train", "toolkit-push")
-        from posttrain.push.push import push as send
+    require_extra("train", "toolkit-push")
+    from posttrain.push.push import push as send
 
-        what = {"weights": weights, "revision": revision, "public": public, "checkpoint": checkpoint, "base": base}
-        which = {"run_name": run_name, "model_index": model_index, "overrides": set_ or (), "dry_run": dry_run}
-        send(config, repo, licence=license_, evaluations=evaluation or (), **what, **which)
+    overrides = doorway.overrides(set_, run__output_dir=output_dir)
+    what = {"weights": weights, "revision": revision, "public": public, "checkpoint": checkpoint, "base": base}
+    which = {
+        "run_name": run_name,
+        "model_index": model_index,
+        "overrides": overrides,
+        "dry_run": dry_run,
+    }
+    send(config, repo, licence=license_, evaluations=evaluation or (), **what, **which)

@@ -23,17 +23,15 @@ def rl_dataserver(
     dry_run: doorway.DryRun = False,
     debug: doorway.Debug = False,
     schema: Annotated[bool, doorway.schema_option(DataserverConfig)] = False,
-    version: doorway.Version = False,
 ) -> None:
     """Serve prompts and rewards for reinforcement learning, by the stages of a curriculum."""
-    with doorway.clear_errors(debug):
-        overrides = [*(set_ or ()), *([f"listen.port={port}"] if port is not None else [])]
-        settings = load_config(config, DataserverConfig, overrides)
-        require_extra("server", "toolkit-rl-dataserver")
-        if dry_run:
-            from posttrain.dataserver.plan import show_plan
+    overrides = [*(set_ or ()), *([f"listen.port={port}"] if port is not None else [])]
+    settings = load_config(config, DataserverConfig, overrides)
+    require_extra("server", "toolkit-rl-dataserver")
+    if dry_run:
+        from posttrain.dataserver.plan import show_plan
 
-            return show_plan(settings)
-        from posttrain.dataserver.web.serve import serve
+        return show_plan(settings)
+    from posttrain.dataserver.web.serve import serve
 
-        serve(settings, ready_file, debug)
+    serve(settings, ready_file, debug)

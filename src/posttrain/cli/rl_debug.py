@@ -23,17 +23,15 @@ def rl_debug(
     samples: Annotated[int | None, typer.Option(metavar="N", min=1, help=_SAMPLES)] = None,
     iteration: Annotated[int, typer.Option(metavar="N", min=0, help=_ITERATION)] = 0,
     weights: Annotated[str, typer.Option(metavar="WHICH", help=_WEIGHTS)] = "auto",
-    held_out: Annotated[bool, typer.Option("--held-out", metavar="", help="Ask held-out prompts instead.")] = False,
+    held_out: Annotated[bool, typer.Option("--held-out", help="Ask held-out prompts instead.")] = False,
     set_: doorway.Overrides = None,
     run_name: doorway.RunName = None,
-    debug: doorway.Debug = False,
-    version: doorway.Version = False,
+    output_dir: doorway.OutputDir = None,
 ) -> None:
     """Sample a few prompts as training would, grade the completions, and tell what would keep it from learning."""
-    with doorway.clear_errors(debug):
-        settings = load_config(config, RLConfig, set_ or ())
-        name = choose_run_name(run_name, settings.run, config)
-        require_extra("train", "toolkit-rl-debug")
-        from posttrain.rl.debug.look import DebugRequest, show_rollouts
+    settings = load_config(config, RLConfig, doorway.overrides(set_, run__output_dir=output_dir))
+    name = choose_run_name(run_name, settings.run, config)
+    require_extra("train", "toolkit-rl-debug")
+    from posttrain.rl.debug.look import DebugRequest, show_rollouts
 
-        show_rollouts(settings, name, DebugRequest(prompts, samples, iteration, weights, held_out))
+    show_rollouts(settings, name, DebugRequest(prompts, samples, iteration, weights, held_out))

@@ -28,13 +28,10 @@ def rl_grade(
     set_: doorway.Overrides = None,
     overwrite: doorway.Overwrite = False,
     dry_run: doorway.DryRun = False,
-    debug: doorway.Debug = False,
-    version: doorway.Version = False,
 ) -> None:
     """Grade COMPLETIONS with the graders of a dataserver's CONFIG, without a server and without a journal."""
-    with doorway.clear_errors(debug):
-        settings = load_config(config, DataserverConfig, set_ or ())
-        require_extra("server", "toolkit-rl-grade")
-        from posttrain.dataserver.offline.grade import grade_file
+    settings = load_config(config, DataserverConfig, set_ or ())
+    require_extra("server", "toolkit-rl-grade")
+    from posttrain.dataserver.offline.grade import grade_file
 
-        grade_file(settings, completions, output, iteration=iteration, overwrite=overwrite, dry_run=dry_run)
+    grade_file(settings, completions, output, iteration=iteration, overwrite=overwrite, dry_run=dry_run)

@@ -30,20 +30,17 @@ def rl_regrade(
     set_: doorway.Overrides = None,
     overwrite: doorway.Overwrite = False,
     dry_run: doorway.DryRun = False,
-    debug: doorway.Debug = False,
-    version: doorway.Version = False,
 ) -> None:
     """Grade what was graded before with the graders of CONFIG, and show what would change.
 
     A journal is only read, also while a server writes to it. Nothing is trained.
     """
-    with doorway.clear_errors(debug):
-        settings = load_config(config, DataserverConfig, set_ or ())
-        require_extra("server", "toolkit-rl-regrade")
-        from posttrain.dataserver.journal.reader import RowFilter
-        from posttrain.dataserver.offline.regrade import regrade
+    settings = load_config(config, DataserverConfig, set_ or ())
+    require_extra("server", "toolkit-rl-regrade")
+    from posttrain.dataserver.journal.reader import RowFilter
+    from posttrain.dataserver.offline.regrade import regrade
 
-        chosen = RowFilter(
-            run_id=run, dataset=dataset, status=status, first_iteration=from_iteration, last_iteration=to_iteration
-        )
-        regrade(settings, source, output, chosen, overwrite=overwrite, dry_run=dry_run)
+    chosen = RowFilter(
+        run_id=run, dataset=dataset, status=status, first_iteration=from_iteration, last_iteration=to_iteration
+    )
+    regrade(settings, source, output, chosen, overwrite=overwrite, dry_run=dry_run)

@@ -5,12 +5,9 @@ from typing import Annotated
 
 import typer
 
-from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
-from posttrain.config.load import load_config
-from posttrain.hub.check import require_push
+from posttrain.cli.training import load_run, require_start
 from posttrain.rl.config import RLConfig
-from posttrain.runs.checks import choose_run_name, require_optimizer, require_room_for_run
 
 main = doorway.command_app()
 _ROLLOUTS = "Train on the rollouts that this run recorded (rollout.record), without generating any."
@@ -26,22 +23,15 @@ def rl_train(
     overwrite: doorway.Overwrite = False,
     rollouts_from: Annotated[Path | None, typer.Option(metavar="RUN", help=_ROLLOUTS)] = None,
     dry_run: doorway.DryRun = False,
-    debug: doorway.Debug = False,
     schema: Annotated[bool, doorway.schema_option(RLConfig)] = False,
-    version: doorway.Version = False,
 ) -> None:
     """Train by GRPO or a relative, with prompts and rewards from a dataserver."""
-    with doorway.clear_errors(debug):
-        settings = load_config(config, RLConfig, [*(set_ or ()), *doorway.as_override(output_dir)])
-        name = choose_run_name(run_name, settings.run, config)
-        require_room_for_run(settings.run)
-        if dry_run:
-            require_push(settings)
-            from posttrain.rl.plan import show_plan
+    settings, name = load_run(config, RLConfig, set_, output_dir, run_name)
+    require_start(settings, "toolkit-rl-train", dry_run=dry_run)
+    if dry_run:
+        from posttrain.rl.plan import show_plan
 
-            return show_plan(settings, name, resume=resume, overwrite=overwrite, rollouts_from=rollouts_from)
-        require_extra("train", "toolkit-rl-train")
-        require_optimizer(settings.training)  # not in a dry run, whose machine may be another than the run's
-        from posttrain.rl.train import train
+        return show_plan(settings, name, resume=resume, overwrite=overwrite, rollouts_from=rollouts_from)
+    from posttrain.rl.train import train
 
-        train(settings, name, resume=resume, overwrite=overwrite, rollouts_from=rollouts_from)
+    train(settings, name, resume=resume, overwrite=overwrite, rollouts_from=rollouts_from)

@@ -25,20 +25,20 @@ def serve(
     limit: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help=_LIMIT)] = None,
     set_: doorway.Overrides = None,
     run_name: doorway.RunName = None,
+    output_dir: doorway.OutputDir = None,
     model_index: doorway.ModelIndex = None,
     dry_run: doorway.DryRun = False,
     debug: doorway.Debug = False,
-    version: doorway.Version = False,
 ) -> None:
     """Answer OpenAI's chat and text completions with the model of CONFIG, before, during and after its training."""
-    with doorway.clear_errors(debug):
-        settings = serve_config(host, port, token_env, limit or ())
-        given = load_inference_config(config, set_ or ())
-        for extra in ("train", "server"):
-            require_extra(extra, "toolkit-serve")
-        from posttrain.serve.models import Choice
-        from posttrain.serve.web import run
+    settings = serve_config(host, port, token_env, limit or ())
+    overrides = doorway.overrides(set_, run__output_dir=output_dir)
+    given = load_inference_config(config, overrides)
+    for extra in ("train", "server"):
+        require_extra(extra, "toolkit-serve")
+    from posttrain.serve.models import Choice
+    from posttrain.serve.web import run
 
-        choice = Choice(config, run_name, model_index, set_ or ())
-        job = run.ServeJob.of(choice, weights or (), given.generation, settings)
-        run.check(job) if dry_run else run.serve(job, debug)
+    choice = Choice(config, run_name, model_index, overrides)
+    job = run.ServeJob.of(choice, weights or (), given.generation, settings)
+    run.check(job) if dry_run else run.serve(job, debug)

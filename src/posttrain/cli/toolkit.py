@@ -21,8 +21,10 @@ SCRIPTS = {
 """The commands that the installed package declares, by their names without the prefix."""
 
 
-class _Commands(TyperGroup):
+class _Commands(doorway.PlainHelp, TyperGroup):
     """Lists all commands without importing any; the one that is called takes the place of its entry in the list."""
+
+    hides_completion = False
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Its name, the command itself, and its arguments."""

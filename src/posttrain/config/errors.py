@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ErrorType
 
 from posttrain.base.text import on_one_line
-from posttrain.config.keys import KeyPath, Problem, is_secret, shown
+from posttrain.config.keys import EXTENDS, KeyPath, Problem, is_secret, shown
 from posttrain.config.peer_keys import BY_NAME
 
 MOST_FOUND = 200
@@ -161,6 +161,8 @@ def _did_you_mean(typed: str, known: Iterable[str]) -> str:
 
 def _unknown_key(key: str, section: list[Any], model: type[BaseModel]) -> str:
     known = dict.fromkeys(name for kind in section for name in _fields(kind))
+    if key == EXTENDS:
+        return f"unknown key here; {EXTENDS} belongs at the top of a file"
     if hint := _peer_hint(key, model):
         return f"unknown key; {hint}"
     if close := _did_you_mean(key, known):

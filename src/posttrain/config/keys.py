@@ -13,12 +13,15 @@ from posttrain.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
 
+EXTENDS = "extends"
+"""The key at the top of a config file that names other files; it is none of the config's own."""
+
 
 class Place(NamedTuple):
     """Where a key was set: `config.yaml:12`, or the `--set` argument."""
 
-    order: int
-    """Sort key of problems: the line in the file; overrides come after all lines."""
+    order: tuple[int, int]
+    """Sort key of problems: number of the file as it was read, and line; overrides come after all files."""
 
     label: str
     """How a message about it starts."""

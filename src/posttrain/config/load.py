@@ -1,18 +1,15 @@
-"""Load config files with `--set` overrides, report all their errors at once, and write configs as YAML."""
+"""Load config files with `--set` overrides, and report all their errors at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date
-from enum import Enum
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic_core import to_jsonable_python
 
 from posttrain.base.text import as_shown
 from posttrain.config.errors import MOST_FOUND, find_problems
+from posttrain.config.extends import MOST_FILES, marked, read_config
 from posttrain.config.keys import (
     KeyPath,
     Place,
@@ -24,30 +21,27 @@ from posttrain.config.keys import (
     read_dotted,
     shortened,
 )
-from posttrain.config.strict import OverrideText
-from posttrain.config.yaml_source import MAX_BYTES, YamlRefusedError, parse_yaml, read_yaml
+from posttrain.config.strict import StrictModel
+from posttrain.config.yaml_source import YamlRefusedError, parse_yaml
 from posttrain.errors import ConfigError
 
 T = TypeVar("T", bound=BaseModel)
 
 _DATA_ENDINGS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
-_AFTER_ALL_LINES = MAX_BYTES
 
 
 def load_config(path: Path, model: type[T], overrides: "Sequence[str | Override]" = ()) -> T:
     """Read a YAML file, apply overrides in order, the text of `--set` or others, and validate.
 
-    Raises one `ConfigError` with all problems, sorted by line. The config keeps no reference to its file.
+    Raises one `ConfigError` with all problems, sorted by line. Of its files the config keeps only `origins`.
     """
     path = Path(path)
     if path.name.lower().removesuffix(".gz").endswith(_DATA_ENDINGS):
         raise ConfigError(
             f"{as_shown(path)} is data, not a config; toolkit-init --data {as_shown(path)} writes a config for it"
         )
-    source = read_yaml(path)
-    data: dict[str, Any] = source.data
-    name = as_shown(path)
-    places = {key: Place(line, f"{name}:{line}") for key, line in source.lines.items()}
+    source = read_config(path)
+    data, places = source.data, dict(source.places)
     lines, failed = _apply_overrides(data, places, overrides)
     config, are_all = None, True
     try:
@@ -62,20 +56,23 @@ def load_config(path: Path, model: type[T], overrides: "Sequence[str | Override]
     if config is None or lines:
         texts = [line for _, line in sorted(lines, key=lambda line: line[0])]
         raise one_error(path, texts, are_all=are_all) from None
+    if isinstance(config, StrictModel):
+        config.origins.update({key: place.label for key, place in places.items()})
     return config
 
 
 def read_raw(path: Path) -> dict[str, Any]:
-    """The plain data of a config file, without overrides, defaults or validation."""
-    return read_yaml(Path(path)).data
+    """The plain data of a config file over what it extends, without overrides, defaults or validation."""
+    return read_config(Path(path)).data
 
 
 def _apply_overrides(
     data: dict[str, Any], places: dict[KeyPath, Place], overrides: "Sequence[str | Override]"
-) -> tuple[list[tuple[int, str]], list[KeyPath]]:
+) -> tuple[list[tuple[tuple[int, int], str]], list[KeyPath]]:
     """Apply overrides to `data` and `places`; return the problems and the key paths that could not be set."""
     problems, failed = [], []
-    for order, each in enumerate(overrides, start=_AFTER_ALL_LINES):
+    for number, each in enumerate(overrides):
+        order = MOST_FILES + 1, number
         try:
             override = each if isinstance(each, Override) else parse_override(each)
             path = apply_override(data, override)
@@ -87,7 +84,16 @@ def _apply_overrides(
             del places[old]
         for end in range(1, len(path) + 1):
             places.setdefault(path[:end], Place(order, override.label))
+        places.update(dict.fromkeys(_inside(override.value, path), Place(order, override.label)))
     return problems, failed
+
+
+def _inside(value: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """The path of each key and list item in a value that lies at `path`."""
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield (*path, key)
+            yield from _inside(item, (*path, key))
 
 
 def _overlap(path: KeyPath, failed: KeyPath) -> bool:
@@ -103,7 +109,7 @@ class Override:
     """Keys as typed; list indices are still text, since only the file shows which values are lists."""
 
     value: Any
-    """Plain data; its strings are `OverrideText`, so that relative paths start from the current folder."""
+    """Plain data; in a `--set`, its strings are `TextFrom` the current folder."""
 
     label: str
     """Its name in messages."""
@@ -148,7 +154,7 @@ def _parse_value(text: str, label: str) -> Any:
         raise ConfigError(f"{label}: the value is not valid YAML: {error}") from None
     if "#" in text and _ends_in_a_comment(text, source.data):
         raise ConfigError(f"{label}: YAML reads everything after # as a comment; put the value in double quotes")
-    return _marked(source.data)
+    return marked(source.data, Path.cwd())
 
 
 def _ends_in_a_comment(text: str, data: Any) -> bool:
@@ -157,14 +163,6 @@ def _ends_in_a_comment(text: str, data: Any) -> bool:
         return parse_yaml(text.rstrip() + "x").data == data
     except YamlRefusedError:
         return False
-
-
-def _marked(value: Any) -> Any:
-    if isinstance(value, str):
-        return OverrideText(value)
-    if isinstance(value, list):
-        return [_marked(item) for item in value]
-    return {key: _marked(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _key_in(container: Any, part: str, path: KeyPath, override: Override) -> str | int:
@@ -181,40 +179,3 @@ def _key_in(container: Any, part: str, path: KeyPath, override: Override) -> str
         count = f"has items 0 to {len(container) - 1}" if container else "is empty"
         raise ConfigError(f"{override.label}: there is no {at}.{shortened(part)}: the list {count}")
     return index
-
-
-_AS_THEY_ARE = (bool, int, float, date, type(None))
-
-
-def to_yaml(config: BaseModel) -> str:
-    """The config as YAML: all fields and defaults in class order, and absolute paths, so that any folder will do."""
-    data = _plain(config.model_dump(by_alias=True))
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=110)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Escapes unusual line breaks such as U+0085, which PyYAML would write unescaped and read as line feeds."""
-
-    def represent_str(self, data: str) -> yaml.ScalarNode:
-        odd = not data.replace("\n", "").isprintable()
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if odd else None)
-
-
-_Dumper.add_representer(str, _Dumper.represent_str)
-
-
-def _plain(value: Any) -> Any:
-    """The value in YAML's own types, copied throughout, so that PyYAML writes no anchors and aliases."""
-    if isinstance(value, Mapping):
-        return {str(_plain(key)): _plain(item) for key, item in value.items()}  # keys in a file are always text
-    if isinstance(value, Enum):
-        return _plain(value.value)
-    if isinstance(value, PurePath):
-        return str(Path(value).absolute())
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, set | frozenset):
-        return sorted(_plain(item) for item in value)
-    if isinstance(value, str):
-        return str(value)  # not a subclass of str
-    return value if isinstance(value, _AS_THEY_ARE) else to_jsonable_python(value)

@@ -7,6 +7,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
+from posttrain.config.keys import EXTENDS
+
 Node = dict[str, Any]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -22,12 +24,28 @@ class _WithFactoryDefaults(GenerateJsonSchema):
 
 
 def json_schema(model: type[BaseModel]) -> str:
-    """The schema as JSON text, for editors and other programs."""
-    return json.dumps({"$schema": DIALECT, **schema_of(model)}, indent=2, ensure_ascii=False) + "\n"
+    """The schema of a config file as JSON text, for editors and other programs."""
+    return json.dumps({"$schema": DIALECT, **_of_file(schema_of(model))}, indent=2, ensure_ascii=False) + "\n"
+
+
+_EXTENDED = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+    "description": "A file or a list of files over which this file is read: later ones win, and this file over all.",
+}
+
+
+def _of_file(root: Node) -> Node:
+    """The schema of a file, which may extend others; then these may have the required keys."""
+    if "properties" not in root:
+        return root
+    allowed = {**root, "properties": {EXTENDS: _EXTENDED, **root["properties"]}}
+    if "required" in root:
+        allowed["anyOf"] = [{"required": allowed.pop("required")}, {"required": [EXTENDS]}]
+    return allowed
 
 
 def schema_of(model: type[BaseModel]) -> Node:
-    """The schema as a dict. Titles that only repeat the key are left out."""
+    """The schema of a config as a dict. Titles that only repeat the key are left out."""
     root = model.model_json_schema(schema_generator=_WithFactoryDefaults)
     for section in (root, *root.get("$defs", {}).values()):
         for prop in section.get("properties", {}).values():

@@ -1,11 +1,14 @@
 """The base class of every config section, and the path type that configs use."""
 
 import os
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+
+from posttrain.config.keys import KeyPath
 
 # Limits of file systems, in bytes; that on paths leaves room for the base folder and for names below the path.
 _LONGEST_PART, _LONGEST_PATH = 255, 3000
@@ -14,18 +17,47 @@ _LONGEST_PART, _LONGEST_PATH = 255, 3000
 _LARGEST = 2**63 - 1
 
 
-class OverrideText(str):
-    """Text from `--set`: typed at a prompt, so a relative path in it starts from the current folder."""
-
-    __slots__ = ()
+F = TypeVar("F", Path, None)
 
 
-def resolve_path(value: str | Path, info: ValidationInfo) -> Path:
+class TextFrom(str):
+    """Text whose relative paths start from another folder than that of the config: from `--set`, or an extended file.
+
+    It is ordinary text to everything but `resolve_path`, and copies of it are.
+    """
+
+    folder: Path
+
+    def __new__(cls, text: str, folder: Path) -> Self:
+        """Mark a text."""
+        marked = super().__new__(cls, text)
+        marked.folder = folder
+        return marked
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        """Pickle it as plain text."""
+        return str, (str(self),)
+
+
+def folder_of(value: object, default: F) -> Path | F:
+    """The folder from which a relative path starts; `default` unless it is marked."""
+    return value.folder if isinstance(value, TextFrom) else default
+
+
+def base_folder(value: object, info: ValidationInfo) -> Path | None:
+    """The folder from which a relative path starts; None for a config made in Python."""
+    return folder_of(value, (info.context or {}).get("base_dir"))
+
+
+def resolve_path(value: str | Path, info: ValidationInfo, *, of: object = None) -> Path:
     """Expand `~` and make a relative path absolute.
 
-    A path in a config file is relative to that file's folder (`base_dir` in the validation context), one in `--set` to
-    the current folder. Without a context, as in a config made in Python, it stays relative, so that defaults are
-    resolved when a file is loaded and not when a module is imported.
+    A path in a config file is relative to that file's folder (`base_dir` in the validation context, or that of a
+    `TextFrom`), one in `--set` to the current folder. Without a context, as in a config made in Python, it stays
+    relative, so that defaults are resolved when a file is loaded and not when a module is imported.
+
+    Args:
+        of: the whole value, if the path is a part of it.
     """
     if isinstance(value, str) and not value.strip():
         raise ValueError("the path is empty; give one, or leave the key out")
@@ -36,8 +68,8 @@ def resolve_path(value: str | Path, info: ValidationInfo) -> Path:
     except RuntimeError:
         raise ValueError("the user after `~` has no home folder; write out the full path") from None
     _require_possible(path)
-    base = Path.cwd() if isinstance(value, OverrideText) else (info.context or {}).get("base_dir")
-    return path if base is None else _without_dots(Path(base) / path)
+    base = base_folder(value if of is None else of, info)
+    return path if base is None else without_dots(Path(base) / path)
 
 
 def _require_possible(path: Path) -> None:
@@ -47,7 +79,7 @@ def _require_possible(path: Path) -> None:
         raise ValueError(f"the path is too long: at most {_LONGEST_PART} bytes between slashes, {_LONGEST_PATH} in all")
 
 
-def _without_dots(path: Path) -> Path:
+def without_dots(path: Path) -> Path:
     """Remove `..` from a path, unless a symbolic link before it would make the result another place."""
     tidy = os.path.normpath(path)
     return Path(tidy) if os.path.realpath(tidy) == os.path.realpath(path) else path
@@ -141,6 +173,14 @@ class StrictModel(BaseModel):
         validate_default=True,
         revalidate_instances="always",
     )
+
+    @cached_property
+    def origins(self) -> dict[KeyPath, str]:
+        """Where the values were set, such as `base.yaml:12`, by key path; filled for the whole config as it is loaded.
+
+        No part of its value: configs from other files may be equal.
+        """
+        return {}
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

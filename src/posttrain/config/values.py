@@ -58,16 +58,19 @@ def _resolve_local(value: object, info: ValidationInfo) -> object:
 def _begins_with_a_folder(value: str, info: ValidationInfo) -> bool:
     """Whether the part before the first slash is a folder, as in a path whose end is misspelt."""
     first, slash, _ = value.partition("/")
-    return bool(slash) and Path(resolve_path(first, info)).is_dir()
+    return bool(slash) and resolve_path(first, info, of=value).is_dir()
 
 
 LocalOrNamed = Annotated[str, BeforeValidator(_resolve_local), Field(min_length=1)]
 
 
-def _resolved(place: str, info: ValidationInfo) -> str:
+def resolve_place(place: object, info: ValidationInfo) -> object:
+    """`file.py:name` with the file made absolute; what is no text is left to its own check."""
+    if not isinstance(place, str):
+        return place
     file, name = split_place(place)
-    return f"{resolve_path(file, info)}:{name}"
+    return f"{resolve_path(file, info, of=place)}:{name}"
 
 
-FunctionPlace = Annotated[str, AfterValidator(_resolved)]
+FunctionPlace = Annotated[str, BeforeValidator(resolve_place)]
 """`file.py:name`, with the file made absolute like all paths in a config."""

@@ -178,7 +178,8 @@ def cuda(asked: Asked, driver_file: Path = DRIVER) -> Finding:
     driver = driver_version(driver_file)
     facts = asked.measured.facts
     if driver is None and not facts.get("devices"):
-        return fine("no CUDA device; training is on the CPU")
+        unused = facts.get("unused")
+        return fine(f"{f'{unused} is not used: ' if unused else ''}no CUDA device; training is on the CPU")
     if asked.measured.problem:
         return unchecked(asked.measured.problem)
     if not facts["built_for"]:

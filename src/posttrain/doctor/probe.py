@@ -54,10 +54,13 @@ def measured() -> Measured:
 def _facts() -> dict[str, Any]:
     import torch
 
+    from posttrain.models.backend import unused_accelerator
+
     return {
         "version": torch.__version__,
         "built_for": torch.version.cuda,
         "devices": _devices(),
+        "unused": unused_accelerator(torch.accelerator.current_accelerator(check_available=True)),
         "capabilities": [name for name, there in torch.cpu.get_capabilities().items() if there is True],
         "threads": torch.get_num_threads(),
         "seconds": {name: _seconds_of_product(getattr(torch, name)) for name in ("float32", "bfloat16")},

@@ -8,8 +8,9 @@ from typing import Any
 from posttrain.config.sections.answerers import TrainedModelConfig, Weights
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import ModelConfig
-from posttrain.errors import ConfigError, ModelError
+from posttrain.errors import ConfigError
 from posttrain.inference.config import InferenceConfig, load_inference_config, section_of
+from posttrain.models.adapter_fit import require_adapter_fits
 from posttrain.models.location import locate_model, weights_digest
 from posttrain.runs.checkpoints import find_checkpoint
 from posttrain.runs.trained_run import load_trained_run
@@ -96,8 +97,8 @@ def weights_of(choice: TrainedModelConfig) -> ChosenWeights:
 def _base(config: InferenceConfig) -> ChosenWeights:
     locate_model(config.model.name)
     adapter = config.model.adapter
-    if adapter is not None and not (adapter / "adapter_config.json").is_file():
-        raise ModelError(f"model.adapter: {adapter} has no adapter_config.json, so it is not a LoRA adapter")
+    if adapter is not None:
+        require_adapter_fits(adapter, config.model)
     return ChosenWeights(config.model, adapter, config.chat)
 
 

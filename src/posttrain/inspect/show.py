@@ -65,10 +65,15 @@ def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any
 
 
 def _cells(values: Sequence[Any]) -> list[str]:
-    """Values as text: floats with 6 significant digits, or in full if two that differ would read alike."""
-    full = ["–" if value is None else str(value) for value in values]
-    short = [f"{value:.6g}" if isinstance(value, float) else text for value, text in zip(values, full, strict=True)]
-    return short if len(set(short)) == len(set(full)) else full
+    """Values as text: floats with 6 significant digits; one that would read like that before it, by the difference."""
+    cells: list[str] = []
+    for value in values:
+        cell = "–" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+        before = values[len(cells) - 1] if cells else None
+        if isinstance(value, float) and isinstance(before, float) and cell == cells[-1] and value != before:
+            cell = f"{cell} {'+' if value > before else '−'} {abs(value - before):.1e}"
+        cells.append(cell)
+    return cells
 
 
 def _console(*, wide: bool = False) -> Console:

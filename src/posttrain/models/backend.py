@@ -1,9 +1,11 @@
 """The protocol of model backends, and what loading returns."""
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from posttrain.base.console import console
 from posttrain.errors import ModelError
 
 if TYPE_CHECKING:
@@ -83,6 +85,25 @@ def training_device() -> "torch.device":
     import torch
 
     return torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+
+
+_OTHER_ACCELERATORS = {"mps": "an Apple GPU (MPS)", "xpu": "an Intel GPU (XPU)", "npu": "an Ascend NPU"}
+
+
+def unused_accelerator(found: "torch.device | None") -> str | None:
+    """What torch found as this machine's accelerator, in words, if models do not compute on it here."""
+    if found is None or found.type in ("cuda", "cpu"):
+        return None
+    return _OTHER_ACCELERATORS.get(found.type, f"an accelerator of type {found.type}")
+
+
+@cache
+def tell_of_unused_accelerator() -> None:
+    """Say once that this machine's accelerator is not used, if it is none that `training_device` takes."""
+    import torch
+
+    if name := unused_accelerator(torch.accelerator.current_accelerator(check_available=True)):
+        console.print(f"this machine has {name}, which is not used: models compute on the CPU")
 
 
 def autocast_to(dtype: "torch.dtype", device: "torch.device") -> "AbstractContextManager[Any]":

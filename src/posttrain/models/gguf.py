@@ -9,21 +9,17 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from posttrain.base.cache import cache_dir
-from posttrain.base.files import atomic_rename_dir, content_digest, fsync_tree, temporary_sibling
+from posttrain.base.files import atomic_rename_dir, fsync_tree, temporary_sibling
 from posttrain.base.text import first_line
 from posttrain.errors import ModelError
-from posttrain.models.location import require_all_weights
+from posttrain.models.location import conversion_folder, require_all_weights
 
 logger = logging.getLogger(__name__)
-
-# Increase when the conversion changes, so that folders from older versions are not reused.
-_FORMAT = 2
 
 
 def converted_folder(gguf_file: Path) -> Path:
     """The safetensors folder of `gguf_file`, converted now if it is not in the cache yet."""
-    folder = cache_dir() / "models" / f"{gguf_file.stem}-{content_digest(gguf_file)[:16]}-{_FORMAT}"
+    folder = conversion_folder(gguf_file)
     if not folder.is_dir():
         logger.info("converting %s once into %s", gguf_file.name, folder)
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -17,11 +17,12 @@ from transformers.utils import logging as transformers_logging
 from posttrain.base.console import console
 from posttrain.base.text import first_line, on_one_line
 from posttrain.errors import ModelError
+from posttrain.models.adapter_fit import require_adapter_fits
 from posttrain.models.backend import LoadedModel, TrainingSettings, compute_dtype, training_device
 from posttrain.models.gguf import converted_folder
 from posttrain.models.kernels.compiled_layers import compile_layers, should_compile
 from posttrain.models.kernels.packed_rows import should_pack
-from posttrain.models.location import CONVERT, locate_model, require_all_weights, require_no_pickle
+from posttrain.models.location import CONVERT, locate_model, require_all_weights
 from posttrain.models.lora import add_adapter, with_fused_layers
 from posttrain.models.tokens import add_tokens, extend_model
 
@@ -65,7 +66,8 @@ class HfBackend:
         device = training_device()
         dtype = compute_dtype(config.dtype, device)
         adapted = lora is not None or config.adapter is not None
-        base, tokenizer, new_ids = self._base(config, dtype if adapted else torch.float32, settings.chatml)
+        loaded_in = dtype if adapted else torch.float32
+        base, tokenizer, new_ids = self._base(config, loaded_in, settings.chatml, config.adapter)
         if settings.liger_kernel:
             use_liger_kernels(base)
         if config.adapter is not None:
@@ -87,13 +89,18 @@ class HfBackend:
         """The base in its compute dtype, with the adapter on top if one is given."""
         device = training_device()
         dtype = compute_dtype(config.dtype, device)
-        model, tokenizer, new_ids = self._base(config, dtype, chatml)
+        model, tokenizer, new_ids = self._base(config, dtype, chatml, adapter)
         if adapter is not None:
             model = with_adapter(model, adapter, trainable=False)
         return LoadedModel(model.to(device).eval().requires_grad_(False), tokenizer, device, dtype, new_ids)
 
-    def _base(self, config: "ModelConfig", dtype: torch.dtype, chatml: bool) -> tuple[Any, Any, tuple[int, ...]]:
+    def _base(
+        self, config: "ModelConfig", dtype: torch.dtype, chatml: bool, adapter: Path | None
+    ) -> tuple[Any, Any, tuple[int, ...]]:
+        """The model without its adapter, which is to go on it; its tokenizer, and the ids that were added to it."""
         tokenizer, new_ids = self.tokenizer_with_new_ids(config, chatml=chatml)
+        if adapter is not None:
+            require_adapter_fits(adapter, config)
         keywords: dict[str, Any] = {"dtype": dtype}
         if config.attention != "auto":
             keywords["attn_implementation"] = config.attention
@@ -129,12 +136,7 @@ def keep_trained_weights_in_float32(model: Any) -> None:
 
 
 def with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
-    """`model` with the adapter from the folder `adapter`; ModelError if that is not an adapter or does not fit."""
-    if not (adapter / "adapter_config.json").is_file():
-        raise ModelError(f"{adapter} has no adapter_config.json, so it is not a LoRA adapter")
-    require_no_pickle(adapter, "the adapter")
-    if not (adapter / "adapter_model.safetensors").is_file():
-        raise ModelError(f"{adapter} has no adapter_model.safetensors, so there are no weights to load")
+    """`model` with the adapter from a folder that `require_adapter_fits` let pass; ModelError if PEFT does not."""
     try:
         # PEFT casts an adapter on a 16-bit base to float32, which only training needs.
         config = with_fused_layers(PeftConfig.from_pretrained(str(adapter)))

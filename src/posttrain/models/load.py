@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from posttrain.base.extras import require_extra
+from posttrain.models.backend import tell_of_unused_accelerator
 
 if TYPE_CHECKING:
     from posttrain.config.sections.model import ModelConfig
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def choose_backend(config: "ModelConfig") -> "Backend":
-    """The backend that `config.backend` names; `auto` is unsloth if it is installed and an accelerator is present.
+    """The backend that `config.backend` names; `auto` is unsloth if it is installed and a CUDA device is present.
 
     Call this before anything imports transformers or PEFT: importing unsloth rewrites their classes.
 
@@ -27,6 +28,7 @@ def choose_backend(config: "ModelConfig") -> "Backend":
     # Nor is the hub's conversion service asked to convert a model that has only pickled weights.
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    tell_of_unused_accelerator()
     if _wanted(config) == "unsloth":
         require_extra("unsloth", "model.backend: unsloth")
         from posttrain.models.unsloth import UnslothBackend
@@ -44,4 +46,4 @@ def _wanted(config: "ModelConfig") -> str:
         return "hf"
     import torch
 
-    return "unsloth" if torch.accelerator.is_available() else "hf"
+    return "unsloth" if torch.cuda.is_available() else "hf"

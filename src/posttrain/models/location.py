@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from posttrain.base.cache import file_digest
-from posttrain.base.files import nearest_name
+from posttrain.base.cache import cache_dir, file_digest
+from posttrain.base.files import content_digest, nearest_name
 from posttrain.base.secrets import without_secrets
 from posttrain.errors import ModelError
 
@@ -28,6 +28,9 @@ _INDEX = "model.safetensors.index.json"
 # The weights, and the config that decides how they are used. Other formats are not read.
 _OF_BASE = ("*.safetensors", "config.json")
 _OF_ADAPTER = ("*.safetensors", "adapter_config.json")
+
+# Increase when the conversion of `.gguf` files changes, so that folders from older versions are not reused.
+_FORMAT = 2
 
 CONVERT = "convert them with the command in docs/security.md, or use a model that has safetensors"
 """What to do about pickled weights, for the end of a message."""
@@ -147,8 +150,19 @@ def _base_files(config: "ModelConfig") -> list[Path] | None:
     location = locate_model(config.name, config.key)
     if location.kind == "gguf":
         return [Path(location.path)]
-    folder = Path(location.path) if location.kind == "folder" else _whole_snapshot(location.path, config.revision)
+    folder = weights_folder(config)
     return None if folder is None else list(_files(folder, _OF_BASE))
+
+
+def conversion_folder(gguf_file: Path) -> Path:
+    """Where the safetensors of `gguf_file` are once it is converted."""
+    return cache_dir() / "models" / f"{gguf_file.stem}-{content_digest(gguf_file)[:16]}-{_FORMAT}"
+
+
+def weights_folder(config: "ModelConfig") -> Path | None:
+    """The folder of a model that is one, or whose id is whole in the hub cache."""
+    location = locate_model(config.name, config.key)
+    return Path(location.path) if location.kind == "folder" else _whole_snapshot(location.path, config.revision)
 
 
 def _files(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:

@@ -34,6 +34,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from posttrain.errors import ModelError
 from posttrain.models import hf
+from posttrain.models.adapter_fit import require_adapter_fits
 from posttrain.models.backend import LoadedModel, TrainingSettings, compute_dtype, training_device
 from posttrain.models.hf import model_files, one_line_errors
 from posttrain.models.location import require_all_weights
@@ -72,6 +73,8 @@ class UnslothBackend:
         device = training_device()
         dtype = compute_dtype(config.dtype, device)
         tokenizer, new_ids = self._hf.tokenizer_with_new_ids(config, chatml=settings.chatml)
+        if config.adapter is not None:
+            require_adapter_fits(config.adapter, config)
         full = lora is None and config.adapter is None
         model = _base(
             config,
@@ -96,6 +99,8 @@ class UnslothBackend:
         device = training_device()
         dtype = compute_dtype(config.dtype, device)
         tokenizer, new_ids = self._hf.tokenizer_with_new_ids(config, chatml=chatml)
+        if adapter is not None:
+            require_adapter_fits(adapter, config)
         model = _base(config, max_seq_length=_POSITIONS, dtype=dtype, use_gradient_checkpointing=False)
         extend_model(model, new_ids)
         if adapter is not None:

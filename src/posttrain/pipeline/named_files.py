@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from posttrain.base.cache import file_digest
 from posttrain.base.user_code import split_place
+from posttrain.config.extends import extended_files
 from posttrain.data.readers.data_files import find_files, is_pattern
 from posttrain.errors import DataError
 
@@ -41,6 +42,11 @@ def file_digests(config: BaseModel, is_made: Callable[[Path], bool] = lambda pat
                 f"{key} imports {each.relative_to(path.parent)}": file_digest(each) for each in imported_files(path)
             }
     return found
+
+
+def with_extended(path: Path) -> list[Path]:
+    """The file and, if it is a config, those that it extends."""
+    return [path, *(extended_files(path) if path.suffix in _CONFIGS else ())]
 
 
 def named_files(config: BaseModel, key: str = "") -> Iterator[tuple[str, Path]]:

@@ -12,7 +12,8 @@ from posttrain.base.extras import require_extra
 from posttrain.base.processes import process_count
 from posttrain.base.text import counted
 from posttrain.dataserver.schemas import DatasetMeta, Meta
-from posttrain.errors import ConfigError, ModelError
+from posttrain.errors import ConfigError
+from posttrain.models.adapter_fit import require_adapter_fits
 from posttrain.models.location import locate_model
 from posttrain.rl.config import DataserverSection, RLConfig, RolloutConfig
 from posttrain.rl.presets import PRESETS, resolve_objective
@@ -254,8 +255,7 @@ def _show_resume(
 def _trained(config: RLConfig) -> str:
     adapter = config.model.adapter
     if adapter is not None:
-        if not (adapter / "adapter_config.json").is_file():
-            raise ModelError(f"model.adapter: {adapter} has no adapter_config.json, so it is not a LoRA adapter")
+        require_adapter_fits(adapter, config.model)
         return f"continuing from the adapter {adapter}"
     if config.lora is None:
         return "all weights trained"

@@ -19,7 +19,7 @@ import posttrain
 from posttrain.base.console import console
 from posttrain.base.files import atomic_write_text
 from posttrain.base.text import clipped
-from posttrain.config.load import to_yaml
+from posttrain.config.dump import to_yaml
 from posttrain.config.sections.engines import ENGINES
 from posttrain.data.ledger import Ledger
 from posttrain.errors import ConfigError

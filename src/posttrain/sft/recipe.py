@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
+from posttrain.base.console import telling
 from posttrain.base.processes import process_count, process_rank
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.data.curriculum.curriculum import Draw
@@ -89,7 +90,8 @@ class SFTRecipe(Recipe):
         model.eval()
         sums = torch.zeros(2, dtype=torch.float64, device=self._accelerator.device)
         with torch.no_grad(), self._loaded.autocast():
-            for rows in self._batches_of_this_rank(dataset):
+            batches = self._batches_of_this_rank(dataset)
+            for rows in telling(batches, "validating", "batches", lambda: len(batches)):
                 weights = [dataset.weights[row] for row in rows]
                 batch = self._tensors([dataset.row(row) for row in rows], weights)
                 losses = -self._scorer.scores(model, batch["input_ids"], batch["labels"])[0].double()

@@ -14,7 +14,7 @@ from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.data.curriculum.curriculum import Curriculum, Draw
 from posttrain.data.curriculum.stages import epochs_in_steps
-from posttrain.errors import ModelError
+from posttrain.models.adapter_fit import require_adapter_fits
 from posttrain.models.location import ModelLocation, locate_model
 from posttrain.runs.directory import RunDirectory
 from posttrain.train.memory import GIB, Phase, Situation, cheapest_changes
@@ -58,16 +58,14 @@ def show_epochs(stages: Sequence[StageConfig], curriculum: Curriculum) -> None:
 
 
 def find_model(model: ModelConfig) -> ModelLocation:
-    """Locate the model, and check that its adapter exists if one is named.
+    """Locate the model, and check that its adapter fits it if one is named.
 
     Raises:
-        ModelError: there is no such model, or no adapter in the folder.
+        ModelError: there is no such model, or its adapter does not fit it.
     """
     location = locate_model(model.name, model.key)
-    if model.adapter is not None and not (model.adapter / "adapter_config.json").is_file():
-        raise ModelError(
-            f"{model.key}.adapter: {model.adapter} has no adapter_config.json, so it is not a LoRA adapter"
-        )
+    if model.adapter is not None:
+        require_adapter_fits(model.adapter, model)
     return location
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from posttrain.config.load import load_config, to_yaml
+from posttrain.config.dump import to_yaml
+from posttrain.config.load import load_config
 from posttrain.config.sections.run import RunConfig
 from posttrain.config.sections.trackers import MLflowConfig, TensorBoardConfig, TrackioConfig, WandBConfig
 from posttrain.config.strict import StrictModel

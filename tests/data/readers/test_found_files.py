@@ -2,9 +2,11 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 
+from posttrain.base import console
 from posttrain.data.readers.data_files import find_files
 from posttrain.data.readers.open import open_lines, place_in
 from posttrain.data.records import Columns
@@ -105,3 +107,11 @@ def test_a_folder_without_data_and_a_pattern_without_files_are_refused(folder):
         find_files(folder / "no*.jsonl")
     with pytest.raises(DataError, match="has no splits"):
         open_lines("data", None, "test")
+
+
+def test_a_long_reading_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setattr(console, "_SECONDS_BETWEEN_LINES", 0)
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n' * 3)
+    assert len(list(open_lines(path, None).lines())) == 3
+    assert capsys.readouterr().err.splitlines() == [f"reading {path}: {done} of 3 lines" for done in range(3)]

@@ -8,7 +8,8 @@ from adaptive_cases import adaptive_config
 from pydantic import ValidationError
 
 from dataserver.dataserver_cases import make_config
-from posttrain.config.load import load_config, to_yaml
+from posttrain.config.dump import to_yaml
+from posttrain.config.load import load_config
 from posttrain.dataserver.adaptive.planner import Planner
 from posttrain.dataserver.config.adaptive import AdaptiveConfig
 from posttrain.dataserver.config.dataserver import DataserverConfig

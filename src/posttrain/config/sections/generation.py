@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from posttrain.config.sections.datasets import ColumnsConfig
 from posttrain.config.sections.engines import LocalEngine
@@ -40,7 +40,16 @@ class SamplingConfig(TokenChoiceConfig, _OneLength):
     """How one answer is sampled; temperature 0 is greedy decoding."""
 
 
-Device = Annotated[str, Field(pattern=r"^(cpu|cuda:[0-9]{1,3})$")]
+_OTHER_GPUS = {"mps": "Apple's", "xpu": "Intel's", "npu": "Ascend's"}
+
+
+def _is_used_here(device: object) -> object:
+    if isinstance(device, str) and (whose := _OTHER_GPUS.get(device.partition(":")[0])):
+        raise ValueError(f"{device}: accelerators of {whose} kind are not used here; name cpu, or cuda:0 and so on")
+    return device
+
+
+Device = Annotated[str, Field(pattern=r"^(cpu|cuda:[0-9]{1,3})$"), BeforeValidator(_is_used_here)]
 
 
 class AnsweringConfig(SamplingConfig):

@@ -22,7 +22,7 @@ class ModelConfig(StrictModel):
     """Branch, tag or commit of a Hugging Face id."""
 
     backend: Literal["auto", "hf", "unsloth"] = "auto"
-    """`hf` is transformers + PEFT; `auto` uses unsloth if it is installed and there is an accelerator."""
+    """`hf` is transformers + PEFT; `auto` uses unsloth if it is installed and there is a CUDA device."""
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Compute type of the forward pass; `auto` is bfloat16 if the device computes it fast, float16 on older CUDA
@@ -119,7 +119,7 @@ class OneOrSeveralModels(StrictModel):
     def _first_of_several(cls, data: Any, info: ValidationInfo) -> Any:
         if not isinstance(data, dict) or not isinstance(models := data.get("models"), list | tuple) or not models:
             return data
-        if "model" in data:
+        if data.get("model") is not None:  # null leaves it out, as where another file is extended
             raise ValueError("give either `model` or `models`, not both")
         try:
             first = ModelConfig.model_validate(models[0], context=info.context)

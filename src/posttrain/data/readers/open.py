@@ -87,9 +87,8 @@ def open_lines(
     path = Path(source)
     if isinstance(source, str) and is_hub_id(source) and not path.exists() and known_kind(path) is None:
         dataset = load_hub(source, split)
-        return _table(
-            source, dataset, wanted, table_digest(dataset, dataset.column_names if wanted is None else wanted)
-        )
+        digest = table_digest(dataset, dataset.column_names if wanted is None else wanted)
+        return _table(source, dataset, wanted, digest)
     if is_saved(path):
         digest = blake2b(digest_size=16)
         for file in find_files(path).files:
@@ -133,9 +132,10 @@ def _table(name: str, dataset: Any, wanted: Collection[str] | None, digest: str)
     def head() -> Iterator[Mapping[str, Any]]:
         return (line.value or {} for line in table_lines(dataset, dataset.column_names, name))
 
-    return LineSource(
-        name, digest, lambda: table_lines(dataset, columns, name), head, lambda number: f"{name} row {number}"
-    )
+    def lines() -> Iterator[Line]:
+        return _telling(name, table_lines(dataset, columns, name), lambda: len(dataset))
+
+    return LineSource(name, digest, lines, head, lambda number: f"{name} row {number}")
 
 
 def _one_file(path: Path, wanted: Collection[str] | None, *, hashed: bool = True) -> LineSource:
@@ -148,7 +148,7 @@ def _one_file(path: Path, wanted: Collection[str] | None, *, hashed: bool = True
         return LineSource(
             name,
             digest,
-            lambda: table_lines(load_parquet(path), wanted or (), name),
+            lambda: _telling(name, table_lines(load_parquet(path), wanted or (), name), lambda: count_lines(path)),
             lambda: first_parquet_rows(path),
             lambda number: f"{name} row {number}",
         )
@@ -156,7 +156,16 @@ def _one_file(path: Path, wanted: Collection[str] | None, *, hashed: bool = True
     def head() -> Iterator[Mapping[str, Any]]:
         return (line.value for line in _LINE_READERS[kind](path) if line.value is not None)
 
-    return LineSource(name, digest, lambda: _LINE_READERS[kind](path), head, lambda number: f"{name}:{number}")
+    def lines() -> Iterator[Line]:
+        return _telling(name, _LINE_READERS[kind](path), lambda: count_lines(path))
+
+    return LineSource(name, digest, lines, head, lambda number: f"{name}:{number}")
+
+
+def _telling(name: str, lines: Iterator[Line], count: Callable[[], int]) -> Iterator[Line]:
+    from posttrain.base.console import telling
+
+    return telling(lines, f"reading {name}", "lines", count)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, JsonValue, ValidationInfo, field_validat
 
 from posttrain.base.files import require_file
 from posttrain.base.user_code import error_in_words, find_module_file, import_file, import_module, split_place
-from posttrain.config.strict import resolve_path
+from posttrain.config.strict import base_folder, resolve_path
 from posttrain.dataserver.graders.base import Grader, Score, checked_score
 from posttrain.dataserver.graders.remote import require_no_secret
 from posttrain.dataserver.graders.text.completions import GradeInput
@@ -47,14 +47,14 @@ class PythonGrader(Grader):
     params: dict[str, JsonValue] = Field(default={})
     """Keyword arguments for the function or class."""
 
-    @field_validator("path")
+    @field_validator("path", mode="before")
     @classmethod
-    def _stays_beside_the_config(cls, path: str | None, info: ValidationInfo) -> str | None:
-        if path is None:
-            return None
+    def _stays_beside_the_config(cls, path: object, info: ValidationInfo) -> object:
+        if not isinstance(path, str) or not path:
+            return path
         file, name = split_place(path)
-        resolved = resolve_path(file, info)
-        base = (info.context or {}).get("base_dir")
+        resolved = resolve_path(file, info, of=path)
+        base = base_folder(path, info)
         if base is not None:
             folder, real = os.path.realpath(base), os.path.realpath(resolved)
             if os.path.commonpath([folder, real]) != folder:

@@ -13,6 +13,7 @@ from posttrain.base.files import described_hash, require_file
 from posttrain.config.strict import ConfigPath
 from posttrain.config.values import OneLine
 from posttrain.errors import ConfigError
+from posttrain.pipeline.named_files import with_extended
 from posttrain.pipeline.steps.base import Job, StepConfig
 
 if TYPE_CHECKING:
@@ -85,7 +86,11 @@ class CommandStep(StepConfig):
         key = {
             "run": "command",
             "argv": [self._without_inputs(word) for word in self.argv],
-            "files": {f"inputs[{number}], {path.name},": file_digest(path) for number, path in enumerate(self.inputs)},
+            "files": {
+                f"inputs[{number}], {os.path.relpath(each, path.parent)},": file_digest(each)
+                for number, path in enumerate(self.inputs)
+                for each in with_extended(path)
+            },
             "outputs": list(self.outputs_),
             # Hashed, because they may be secrets.
             "environment": {variable: described_hash({"": os.environ.get(variable)}) for variable in self.environment},

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field
 
-from posttrain.config.load import load_config, to_yaml
+from posttrain.config.dump import to_yaml
+from posttrain.config.load import load_config
 from posttrain.config.values import OneLine
 from posttrain.errors import ConfigError
 from posttrain.evaluate.config import EvalConfig

@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
-from posttrain.config.load import load_config, to_yaml
+from posttrain.config.dump import to_yaml
+from posttrain.config.load import load_config
 from posttrain.config.values import OneLine
 from posttrain.dataserver.config.prompts import DataserverPromptsConfig
 from posttrain.pipeline.machine import device_facts

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from posttrain.base.cache import file_digest
 from posttrain.base.files import require_file
-from posttrain.config.load import load_config, to_yaml
+from posttrain.config.dump import to_yaml
+from posttrain.config.load import load_config
 from posttrain.config.strict import ConfigPath
 from posttrain.config.values import OneLine
 from posttrain.errors import ConfigError

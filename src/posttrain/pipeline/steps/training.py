@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field
 
 from posttrain.base.text import clipped
-from posttrain.config.load import Override, load_config, to_yaml
+from posttrain.config.dump import to_yaml
+from posttrain.config.load import Override, load_config
 from posttrain.config.sections.datasets import PathConfig
 from posttrain.config.sections.model import LoraConfig
 from posttrain.config.strict import StrictModel

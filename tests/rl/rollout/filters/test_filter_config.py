@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from posttrain.config.load import load_config, to_yaml
+from posttrain.config.dump import to_yaml
+from posttrain.config.load import load_config
 from posttrain.config.schema import schema_of
 from posttrain.dataserver.schemas import Meta
 from posttrain.errors import ConfigError
