@@ -26,8 +26,7 @@ from posttrain.train.memory import GIB, available_bytes
 _FLOOR, _COMPILER = 0.52 * GIB, 0.1 * GIB
 _HELD = 1.32
 """Ratio of memory held to what autograd keeps, for uncompiled layers: malloc cannot give back the gaps in between."""
-_COMPILED = 0.68
-"""Time of a layer with torch.compile, divided by that of the same layer without."""
+_COMPILED = 0.68  # time of a layer with torch.compile, divided by that of the same layer without
 
 _DEPTH = 3  # layers of the larger measured model; the smaller one has 1
 # Most tokens of a timed pass, unless one row is longer; beyond that, time per token stays the same.

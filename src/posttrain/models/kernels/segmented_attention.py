@@ -88,9 +88,11 @@ def segmented_attention(
     assert varlen is not None
     from torch.nn.attention.varlen import varlen_attn
 
+    keys, values = (part[0].transpose(0, 1)[varlen.keys] for part in (key, value))
     found = varlen_attn(
         query[0].transpose(0, 1),
-        *(part[0].transpose(0, 1)[varlen.keys] for part in (key, value)),
+        keys,
+        values,
         *varlen.ends,
         *varlen.longest,
         scale=scale,
