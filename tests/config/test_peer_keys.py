@@ -39,7 +39,7 @@ def test_no_name_means_two_things():
         ("learning_rate=1", "training.learning_rate"),
         ("training.gradient_accumulation_steps=4", "training.rows_per_step"),
         ("training.bf16=true", "model.dtype"),
-        ("training.packing=true", "rows are not packed"),
+        ("training.pad_to_sequence_len=true", "rows are never padded beyond the longest"),
         ("training.num_train_epochs=3", "stages.N.epochs"),
         ("run.wandb_project=a", "run.trackers"),
         ("training.per_device_train_batch_size=4", "training.micro_batch_size"),

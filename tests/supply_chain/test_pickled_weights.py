@@ -16,7 +16,7 @@ from pickle_traps import KINDS, torch_pickle
 from cli.refusals import the_one_error
 from posttrain.config.sections.model import ModelConfig
 from posttrain.errors import ModelError
-from posttrain.models.hf import HfBackend, with_adapter
+from posttrain.models.hf import HfBackend
 from posttrain.models.location import locate_model
 from running import BIN
 from sft.small_sft import write_sft_run
@@ -110,7 +110,7 @@ def test_an_adapter_whose_weights_are_pickled_is_refused(
     (tmp_path / "adapter" / "adapter_model.bin").write_bytes(KINDS[kind](sprung))
 
     with pytest.raises(ModelError, match=r"adapter_model\.bin is a pickle, .* no safetensors weights beside it"):
-        with_adapter(AutoModelForCausalLM.from_pretrained(tiny_model), tmp_path / "adapter", trainable=False)
+        HfBackend().load_for_inference(ModelConfig(name=str(tiny_model)), tmp_path / "adapter", chatml=True)
 
     assert not sprung.exists()
 

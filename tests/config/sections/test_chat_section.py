@@ -2,7 +2,8 @@
 
 import pytest
 
-from posttrain.config.load import load_config, to_yaml
+from posttrain.config.dump import to_yaml
+from posttrain.config.load import load_config
 from posttrain.errors import ConfigError
 from posttrain.inference.config import InferenceConfig
 
