@@ -107,6 +107,16 @@ WRONG_TOGETHER = {
         "lora_plus_ratio: 16\nlora: null",
         "run.yaml:14: training: lora_plus_ratio is for adapters, but lora: null trains all weights; leave it out",
     ),
+    "columns for a format that has its own": (
+        "{path: sums.jsonl}",
+        "{path: sums.jsonl, format: alpaca, columns: {prompt: question}}",
+        "run.yaml:5: datasets.sums: format: alpaca has columns of its own; leave out columns.prompt",
+    ),
+    "noise that depends on rows which have no padding": (
+        "learning_rate: 1e-3",
+        "neftune_alpha: 5\n  batching: padding_free",
+        "run.yaml:14: training: neftune_alpha: the noise depends on the length of padded rows; set batching: by_length",
+    ),
     "a profile of steps that are never reached": (
         "learning_rate: 1e-3",
         "profile: {first_step: 4, steps: 2}",

@@ -107,6 +107,27 @@ WRONG_VALUES = {
         "run: {name: ../elsewhere}",
         "run.yaml:18: run.name: a run's name must be a single folder name without a slash, not '../elsewhere'",
     ),
+    "rows that go through the model in another way": (
+        "learning_rate: 1e-3",
+        "batching: packed",
+        "run.yaml:17: training.batching: should be 'auto', 'padding_free' or 'by_length', found 'packed'",
+    ),
+    "a label of which nothing is left": (
+        "learning_rate: 1e-3",
+        "label_smoothing: 1",
+        "run.yaml:17: training.label_smoothing: should be less than 1, found 1",
+    ),
+    "a format of another name": (
+        "{path: sums.jsonl}",
+        "{path: sums.jsonl, format: share_gpt}",
+        "run.yaml:5: datasets.sums.format: should be 'auto', 'columns', 'sharegpt', 'alpaca', 'alpaca_prompt', "
+        "'openai' or 'transcripts', found 'share_gpt'; did you mean sharegpt?",
+    ),
+    "columns of turns for texts without turns": (
+        "{path: sums.jsonl}",
+        "{path: sums.jsonl, type: text, columns: {prompt: a}}",
+        "run.yaml:5: datasets.sums.columns: unknown key; did you mean column?",
+    ),
     "a chat template of another name": (
         "max_length: 64",
         "template: qwen3",

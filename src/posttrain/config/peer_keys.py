@@ -78,6 +78,7 @@ _DATA = (
 )
 
 _TRAINING = (
+    PeerKey(("neftune_noise_alpha", "noisy_embedding_alpha"), ("training.neftune_alpha",)),
     PeerKey(("lr", "learning_rate"), ("training.learning_rate",)),
     PeerKey(
         ("gradient_accumulation_steps",),
@@ -136,7 +137,10 @@ _RUN = (
 _PREFERENCES_AND_RL = (
     PeerKey(("pref_loss", "loss_type", "rl_beta_type"), ("method.type", "objective.aggregation")),
     PeerKey(("beta", "pref_beta", "rl_beta", "dpo_beta"), ("method.beta", "objective.beta")),
-    PeerKey(("label_smoothing", "dpo_label_smoothing"), ("method.label_smoothing",)),
+    PeerKey(
+        ("label_smoothing", "label_smoothing_factor", "dpo_label_smoothing"),
+        ("training.label_smoothing", "method.label_smoothing"),
+    ),
     PeerKey(("ref_model", "ref_model_name_or_path"), ("reference",)),
     PeerKey(("num_generations",), ("rollout.generations",)),
     PeerKey(("max_completion_length", "max_new_tokens"), ("rollout.max_new_tokens",)),

@@ -1,6 +1,8 @@
 """The config file of `toolkit-sft`."""
 
-from pydantic import Field, ValidationInfo, field_validator
+from typing import Annotated, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import (
@@ -19,6 +21,30 @@ from posttrain.config.strict import StrictModel
 from posttrain.config.values import OneLine
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
 from posttrain.data.curriculum.stages import check_stages, resolved_stages
+
+
+class SFTTrainingConfig(TrainingConfig):
+    """One optimizer step trains on `rows_per_step` rows, however many devices share the work."""
+
+    label_smoothing: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of each target that is spread evenly over the vocabulary; the validation loss is without it. None by
+    default."""
+
+    neftune_alpha: Annotated[float, Field(gt=0)] | None = None
+    """Add noise to the embeddings in training (NEFTune, arXiv:2310.05914, which proposes 5 to 15), uniform up to
+    alpha / √(tokens · width). The tokens are those of the longest row of a micro-batch, so `micro_batch_size` changes
+    the result. It needs `batching: by_length`, which `auto` then is. None by default."""
+
+    @model_validator(mode="after")
+    def _noise_has_rows(self) -> Self:
+        if self.neftune_alpha is not None and self.batching == "padding_free":
+            raise ValueError("neftune_alpha: the noise depends on the length of padded rows; set batching: by_length")
+        return self
+
+    @property
+    def padding_free(self) -> bool | None:
+        """Whether to train without padding; None to decide by the model."""
+        return False if self.neftune_alpha is not None else super().padding_free
 
 
 class SFTConfig(StrictModel):
@@ -49,7 +75,7 @@ class SFTConfig(StrictModel):
     stages: tuple[StageConfig, ...] = Field(min_length=1)
     """The curriculum: the stages in training order."""
 
-    training: TrainingConfig = TrainingConfig()
+    training: SFTTrainingConfig = SFTTrainingConfig()
     """Optimizer, learning-rate schedule and batch size."""
 
     run: RunConfig = RunConfig()
@@ -92,7 +118,7 @@ class SFTConfig(StrictModel):
 
     @field_validator("training")
     @classmethod
-    def _steps_fit(cls, training: TrainingConfig, info: ValidationInfo) -> TrainingConfig:
+    def _steps_fit(cls, training: SFTTrainingConfig, info: ValidationInfo) -> SFTTrainingConfig:
         if "lora" in info.data:
             require_lora_plus_fits(training, info.data["lora"], info.data.get("model"))
         stages: tuple[StageConfig, ...] = info.data.get("stages", ())

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from transformers.integrations import activate_neftune
 
 from posttrain.base.console import telling
 from posttrain.base.processes import process_count, process_rank
@@ -51,6 +52,9 @@ class SFTRecipe(Recipe):
         self._steps = PlannedSteps(planner.plan, place, self._width)
         self._data, self._loaded, self._accelerator = data, loaded, accelerator
         self._scorer = row_scorer(loaded.model, packed=loaded.padding_free)
+        self._smoothing = config.training.label_smoothing or 0.0
+        if config.training.neftune_alpha is not None:
+            activate_neftune(loaded.model, config.training.neftune_alpha)
         self._end_ids = torch.tensor(sorted(end_ids), device=accelerator.device)
         self._ends: list[torch.Tensor] = []
         self._loss_weight = 1.0
@@ -64,7 +68,7 @@ class SFTRecipe(Recipe):
     def loss(self, model: Any, micro_batch: Batch) -> torch.Tensor:
         """This micro-batch's part of the step's loss, in nats per trained token."""
         labels = micro_batch["labels"]
-        losses = -self._scorer.scores(model, micro_batch["input_ids"], labels)[0]
+        losses = -self._scorer.scores(model, micro_batch["input_ids"], labels, smoothing=self._smoothing)[0]
         is_end = torch.isin(labels[labels != IGNORED_LABEL], self._end_ids)
         self._ends.append(torch.stack([(losses.detach() * is_end).sum(), is_end.sum()]))
         return (losses * micro_batch["token_weights"]).sum() / self._loss_weight

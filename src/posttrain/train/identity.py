@@ -19,6 +19,8 @@ _TRAINING = (
     "optimizer",
     "lora_plus_ratio",
     "ema",
+    "label_smoothing",
+    "neftune_alpha",
     "gradient_checkpointing",
     "compile",
 )
@@ -64,7 +66,7 @@ def with_tasks(identity: dict[str, Any], tasks: GradedTasks | None) -> dict[str,
 
 def fixed_training(training: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a training section that may not change within a run."""
-    return {key: training[key] for key in _TRAINING}
+    return {key: training[key] for key in _TRAINING if key in training}
 
 
 def known_weights(config: ModelConfig) -> dict[str, str]:

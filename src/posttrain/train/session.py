@@ -124,7 +124,7 @@ class Session:
                 gradient_checkpointing=training.gradient_checkpointing,
                 seed=training.seed,
                 liger_kernel=training.liger_kernel,
-                padding_free=point.padding_free if training.batching == "auto" else training.padding_free,
+                padding_free=point.padding_free if training.padding_free is None else training.padding_free,
                 compile=point.compiled if training.compile == "auto" else training.compile,
                 rows=self.max_steps * training.rows_per_step,
                 rows_at_once=training.micro_batch_size,

@@ -38,6 +38,32 @@ def test_a_temperature_of_2_halves_the_logits_and_once_more_the_slope():
     assert hidden.grad is not None and hidden.grad.item() == pytest.approx(math.log(3) / 4)
 
 
+def test_half_of_a_smoothed_label_is_spread_over_the_vocabulary():
+    # W·h = (0, ln 3): log p = (ln ¼, ln ¾). ½·ln ¾ + ½·(ln ¼ + ln ¾) / 2, with gradient (½ + ¼ − ¾)·W₁ = 0 in h.
+    hidden = torch.ones(1, 1, requires_grad=True)
+    weight = torch.tensor([[0.0], [math.log(3)]])
+    found, _ = frozen_head_scores(hidden, weight, None, torch.tensor([1]), smoothing=0.5)
+    found.sum().backward()
+    assert found.item() == pytest.approx(0.75 * math.log(3 / 4) + 0.25 * math.log(1 / 4))
+    assert hidden.grad is not None and hidden.grad.item() == pytest.approx(0, abs=1e-6)
+
+
+@given(tokens=st.sampled_from([1, 130]), hot=st.booleans(), smoothing=st.floats(0.01, 0.9), seed=st.integers(0, 2**31))
+def test_smoothed_values_and_gradients_are_those_of_torch(tokens, hot, smoothing, seed):
+    torch.manual_seed(seed)
+    weight, labels, factors = torch.randn(50, 8), torch.randint(0, 50, (tokens,)), torch.randn(tokens)
+    one = torch.randn(tokens, 8).requires_grad_()
+    other = one.detach().clone().requires_grad_()
+    temperatures = torch.rand(tokens) + 0.5 if hot else None
+    logits = one @ weight.T / (1 if temperatures is None else temperatures.unsqueeze(-1))
+    expected = -torch.nn.functional.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+    found, _ = frozen_head_scores(other, weight, None, labels, temperatures, smoothing=smoothing)
+    (expected * factors).sum().backward()
+    (found * factors).sum().backward()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(other.grad, one.grad, rtol=1e-4, atol=1e-5)
+
+
 @given(
     tokens=st.sampled_from([0, 1, 127, 128, 129, 300]),  # 128 rows are computed at a time
     hot=st.booleans(),

@@ -104,6 +104,15 @@ def test_a_temperature_divides_the_logits_and_entropies_are_those_of_the_whole_s
     assert not entropies.requires_grad
 
 
+@pytest.mark.parametrize("lora", [False, True], ids=["a trained head", "a frozen head"])
+def test_smoothed_losses_are_those_of_torch(tiny_model, lora):
+    model = _with(_tied(tiny_model)) if lora else _tied(tiny_model)
+    logits = model(input_ids=INPUTS, use_cache=False).logits[LABELS != N]
+    found = LabelledHead(model).scores(model, INPUTS, LABELS, smoothing=0.2)[0]
+    expected = functional.cross_entropy(logits, LABELS[LABELS != N], reduction="none", label_smoothing=0.2)
+    torch.testing.assert_close(-found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_logits_that_a_model_caps_go_through_the_model():
     """Gemma 2 maps logits to 5·tanh(x/5) here, which the product with the head alone would miss."""
     torch.manual_seed(3)

@@ -37,6 +37,7 @@ def frozen_head_scores(
     temperatures: torch.Tensor | None = None,
     *,
     entropies: bool = False,
+    smoothing: float = 0.0,
 ) -> Scores:
     """log p of each label, with gradient to `hidden`, and the entropy at its position, without; in nats, float32.
 
@@ -46,11 +47,13 @@ def frozen_head_scores(
         labels: shape [tokens].
         temperatures: divisors of the logits, shape [tokens], float32; 1 if not given.
         entropies: whether to compute them too; None is returned in their place otherwise.
+        smoothing: ε of label smoothing: (1 − ε)·log p of the label + ε · the mean of log p over the vocabulary stands
+            in the place of log p.
 
     Returns:
         Two tensors of shape [tokens].
     """
-    logprobs, spread = _FrozenHead.apply(hidden, weight, bias, labels, temperatures, entropies)
+    logprobs, spread = _FrozenHead.apply(hidden, weight, bias, labels, temperatures, (entropies, smoothing))
     return logprobs, spread if entropies else None
 
 
@@ -63,8 +66,9 @@ class _FrozenHead(torch.autograd.Function):
         bias: torch.Tensor | None,
         labels: torch.Tensor,
         temperatures: torch.Tensor | None,
-        with_entropies: bool,
+        options: tuple[bool, float],
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        with_entropies, smoothing = options
         logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         entropies = torch.zeros_like(logprobs)
         slope = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
@@ -75,11 +79,13 @@ class _FrozenHead(torch.autograd.Function):
             divisor = None if temperatures is None else temperatures[part].unsqueeze(-1)
             scores = _log_softmax(hidden[part], weight, bias, divisor, raw)
             chosen = labels[part].unsqueeze(-1)
-            logprobs[part] = scores.gather(-1, chosen).squeeze(-1)
+            logprobs[part] = smoothed(scores, chosen, smoothing)
             if with_entropies:
                 entropies[part] = -torch.linalg.vecdot(scores.exp(), scores)
             if slope is not None:
-                minus_slope = scores.exp_().scatter_add_(-1, chosen, scores.new_full(chosen.shape, -1.0))
+                minus_slope = scores.exp_().scatter_add_(-1, chosen, scores.new_full(chosen.shape, smoothing - 1.0))
+                if smoothing:
+                    minus_slope -= smoothing / len(weight)
                 products = raw[: len(scores)].copy_(minus_slope) @ weight
                 slope[part] = products.neg_() if divisor is None else products.mul_(-1 / divisor)
         if slope is not None:
@@ -91,6 +97,19 @@ class _FrozenHead(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (slope,) = ctx.saved_tensors
         return (slope * gradients[0].unsqueeze(-1)).to(slope.dtype), None, None, None, None, None
+
+
+def smoothed(scores: torch.Tensor, chosen: torch.Tensor, smoothing: float) -> torch.Tensor:
+    """(1 − ε)·log p of the chosen entry + ε · the mean of log p, shape [tokens], for ε = `smoothing`.
+
+    Label smoothing as in https://arxiv.org/abs/1512.00567, section 7, with a uniform distribution.
+
+    Args:
+        scores: log p over the vocabulary, shape [tokens, vocabulary].
+        chosen: shape [tokens, 1].
+    """
+    found = scores.gather(-1, chosen).squeeze(-1)
+    return found if not smoothing else (1 - smoothing) * found + smoothing * scores.mean(-1)
 
 
 def _log_softmax(

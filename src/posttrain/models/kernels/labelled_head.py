@@ -20,7 +20,7 @@ from torch import nn
 
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.models.kernels.compiled_layers import as_written
-from posttrain.models.kernels.frozen_head import Scores, frozen_head_scores
+from posttrain.models.kernels.frozen_head import Scores, frozen_head_scores, smoothed
 
 
 class LabelledHead:
@@ -46,6 +46,7 @@ class LabelledHead:
         *,
         temperatures: torch.Tensor | None = None,
         entropies: bool = False,
+        smoothing: float = 0.0,
         **inputs: Any,
     ) -> Scores:
         """log p of each labelled token in row-major order, and the entropy at its position: shape [labelled], in nats.
@@ -57,9 +58,10 @@ class LabelledHead:
             labels: shape [batch, seq]; `labels[b, t]` is the token that position t has to predict, or -100.
             temperatures: divisors of the logits of each labelled token, shape [labelled]; 1 if not given.
             entropies: whether to compute them too, without gradient; None is returned in their place otherwise.
+            smoothing: ε of label smoothing, as in `frozen_head_scores`.
             inputs: further inputs of the model.
         """
-        wanted = _Wanted(labels != IGNORED_LABEL, labels, temperatures, entropies)
+        wanted = _Wanted(labels != IGNORED_LABEL, labels, temperatures, entropies, smoothing)
         is_training_pass = torch.is_grad_enabled() and "past_key_values" not in inputs
         with self._asked(wanted), nullcontext() if is_training_pass else as_written(self._model):
             logits = model(input_ids=input_ids, **{"use_cache": False, **inputs}).logits
@@ -97,17 +99,19 @@ class _Wanted:
     labels: torch.Tensor
     temperatures: torch.Tensor | None
     entropies: bool
+    smoothing: float
 
     def scores_by(self, head: nn.Linear, hidden: torch.Tensor) -> Scores:
         """Scores from the hidden states where `mask` is true, shape [labelled, width]."""
         labels, hidden = self.labels[self.mask], hidden.to(head.weight.dtype)
-        return frozen_head_scores(hidden, head.weight, head.bias, labels, self.temperatures, entropies=self.entropies)
+        options: dict[str, Any] = {"entropies": self.entropies, "smoothing": self.smoothing}
+        return frozen_head_scores(hidden, head.weight, head.bias, labels, self.temperatures, **options)
 
     def scores_of(self, logits: torch.Tensor) -> Scores:
         """Scores from the logits where `mask` is true, shape [labelled, vocabulary]."""
         scores = logits.float() if self.temperatures is None else logits.float() / self.temperatures.unsqueeze(-1)
         spread = torch.log_softmax(scores, dim=-1)
-        chosen = spread.gather(-1, self.labels[self.mask].unsqueeze(-1)).squeeze(-1)
+        chosen = smoothed(spread, self.labels[self.mask].unsqueeze(-1), self.smoothing)
         if not self.entropies:
             return chosen, None
         with torch.no_grad():

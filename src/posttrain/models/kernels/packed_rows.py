@@ -29,12 +29,12 @@ class PackedRows:
         *,
         temperatures: torch.Tensor | None = None,
         entropies: bool = False,
+        smoothing: float = 0.0,
     ) -> Scores:
         """Like `LabelledHead.scores`."""
         packed = pack(input_ids, labels)
-        return self._head.scores(
-            model, packed.input_ids, packed.labels, temperatures=temperatures, entropies=entropies, **packed.inputs()
-        )
+        options = {"temperatures": temperatures, "entropies": entropies, "smoothing": smoothing}
+        return self._head.scores(model, packed.input_ids, packed.labels, **options, **packed.inputs())
 
     def detach(self) -> None:
         """Detach from the model."""
