@@ -82,13 +82,14 @@ def start(options: argparse.Namespace, *, validation: dict[str, float] | None) -
         from posttrain.dpo.data import prepare_data
     else:
         from posttrain.sft.data import prepare_data
+    from posttrain.data.curriculum.micro_batches import MicroBatchSize
     from posttrain.data.curriculum.step_plan import StepPlanner
 
     floor = reset_peak()
     began = time.perf_counter()
     data = prepare_data(config, tokenizer, lambda line: None)
     sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
-    plan = StepPlanner(data.curriculum, sizes, ROWS_PER_STEP).plan(0)
+    plan = StepPlanner(data.curriculum, sizes, MicroBatchSize(ROWS_PER_STEP)).plan(0)
     tokens = sum(len(row) for draw in plan.draws for row in tokens_of(data.datasets[draw.dataset], draw.row))
     seconds, peak = time.perf_counter() - began, memory("VmHWM") - floor
     assert tokens == plan.tokens

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
+from posttrain.data.curriculum.micro_batches import MicroBatchSize
 from posttrain.rl.generation import BatchPlan, plan_batch
 
 
@@ -31,7 +32,7 @@ def steps(draw: st.DrawFn) -> Step:
 
 
 def planned(step: Step) -> BatchPlan:
-    return plan_batch(*step)
+    return plan_batch(step.tokens, step.trained, step.group, MicroBatchSize(step.micro_batch_size), step.ranks)
 
 
 @given(steps())
@@ -75,31 +76,37 @@ def test_the_plan_of_one_more_call_is_the_same(step: Step) -> None:
 
 def test_ranks_get_as_nearly_as_many_tokens_as_whole_groups_allow() -> None:
     # Groups of 2 with 40, 30, 20 and 10 tokens: the longest is paired with the shortest.
-    plan = plan_batch([20, 20, 15, 15, 10, 10, 5, 5], [True] * 8, group=2, micro_batch_size=2, ranks=2)
+    plan = plan_batch([20, 20, 15, 15, 10, 10, 5, 5], [True] * 8, group=2, at_once=MicroBatchSize(2), ranks=2)
     assert plan == BatchPlan((((0, 1), (6, 7)), ((2, 3), (4, 5))), passes=2)
 
 
 def test_a_group_larger_than_a_micro_batch_is_cut_into_consecutive_ones_of_one_rank() -> None:
-    plan = plan_batch([1] * 16, [True] * 16, group=8, micro_batch_size=4, ranks=2)
+    plan = plan_batch([1] * 16, [True] * 16, group=8, at_once=MicroBatchSize(4), ranks=2)
     assert plan.micro_batches == (((0, 1, 2, 3), (4, 5, 6, 7)), ((8, 9, 10, 11), (12, 13, 14, 15)))
 
 
 def test_groups_with_nothing_to_train_come_last_and_are_not_passed() -> None:
     trained = [False] * 4 + [True] * 4 + [False] * 4
-    plan = plan_batch([9] * 4 + [1] * 4 + [9] * 4, trained, group=4, micro_batch_size=4, ranks=1)
+    plan = plan_batch([9] * 4 + [1] * 4 + [9] * 4, trained, group=4, at_once=MicroBatchSize(4), ranks=1)
     assert plan == BatchPlan((((4, 5, 6, 7), (0, 1, 2, 3), (8, 9, 10, 11)),), passes=1)
 
 
 def test_a_part_of_a_group_with_nothing_to_train_makes_room_for_the_other() -> None:
-    plan = plan_batch([1] * 4, [False, False, True, False], group=4, micro_batch_size=2, ranks=1)
+    plan = plan_batch([1] * 4, [False, False, True, False], group=4, at_once=MicroBatchSize(2), ranks=1)
     assert plan == BatchPlan((((2, 3), (0, 1)),), passes=1)
 
 
 def test_one_pass_is_made_where_nothing_is_trained() -> None:
-    assert plan_batch([1] * 4, [False] * 4, group=4, micro_batch_size=2, ranks=1).passes == 1
+    assert plan_batch([1] * 4, [False] * 4, group=4, at_once=MicroBatchSize(2), ranks=1).passes == 1
 
 
 def test_a_group_that_more_ranks_share_than_there_are_groups_is_cut_evenly() -> None:
     # One group of 4 on two ranks: half of it on each.
-    plan = plan_batch([4, 3, 2, 1], [True] * 4, group=4, micro_batch_size=1, ranks=2)
+    plan = plan_batch([4, 3, 2, 1], [True] * 4, group=4, at_once=MicroBatchSize(1), ranks=2)
     assert plan.micro_batches == (((0,), (1,)), ((2,), (3,)))
+
+
+def test_ranks_make_as_many_passes_whatever_fits_into_a_number_of_tokens() -> None:
+    # 3 × 20 fit into 60 tokens on the first rank, then one is left; all 4 × 15 on the second, which are halved.
+    plan = plan_batch([20, 20, 15, 15, 10, 10, 5, 5], [True] * 8, group=2, at_once=MicroBatchSize(1, 60), ranks=2)
+    assert plan == BatchPlan((((0, 1, 6), (7,)), ((2, 3), (4, 5))), passes=2)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from posttrain.data.curriculum.micro_batches import MicroBatchSize
 from posttrain.rl.generation import Cutter, Generation
 from posttrain.rl.objective import PolicyObjective
 from posttrain.rl.presets import Objective
@@ -47,7 +48,7 @@ def cut(
     chosen: dict[str, Any] = {"scale_rewards": "none", "aggregation": "constant", **objective}
     policy = PolicyObjective(Objective(**chosen))
     generation = Generation.of(0, made, policy, 4, len(made) // schedule.rows_per_step)
-    Cutter(policy, schedule, size, rank, ranks, LONGEST, 0, torch.device("cpu")).cut(generation)
+    Cutter(policy, schedule, MicroBatchSize(size), rank, ranks, LONGEST, 0, torch.device("cpu")).cut(generation)
     return generation
 
 

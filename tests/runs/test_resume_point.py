@@ -9,6 +9,7 @@ import pytest
 
 from cli.refusals import contents
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
+from posttrain.data.curriculum.micro_batches import MicroBatchSize
 from posttrain.data.curriculum.order_hash import order_hash_after
 from posttrain.data.curriculum.step_plan import RowSizes, StepPlanner
 from posttrain.errors import ConfigError
@@ -30,7 +31,7 @@ def curriculum(stages=STAGES, sizes=SIZES, seed: int = 0) -> Curriculum:
 
 def counters_after(steps: int) -> RunCounters:
     rows = {name: RowSizes([10] * size, [5] * size, [1.0] * size) for name, size in SIZES.items()}
-    planner, counters = StepPlanner(curriculum(), rows, 1), RunCounters()
+    planner, counters = StepPlanner(curriculum(), rows, MicroBatchSize(1)), RunCounters()
     for step in range(steps):
         counters.advance(planner.plan(step), 0.5)
     return counters
@@ -228,7 +229,7 @@ def test_a_start_from_the_beginning_empties_the_folder(run):
 
 LENGTHS = RowSizes(lengths=[10, 20, 30], trained_counts=[1, 2, 3], weights=[1.0, 1.0, 1.0])
 CURRICULUM = Curriculum([Stage("only", 4, {"a": 1})], {"a": 3}, rows_per_step=3, seed=0)
-PLANNER = StepPlanner(CURRICULUM, {"a": LENGTHS}, 1)
+PLANNER = StepPlanner(CURRICULUM, {"a": LENGTHS}, MicroBatchSize(1))
 
 
 def test_each_step_adds_its_rows_tokens_and_seconds():

@@ -10,6 +10,7 @@ import torch
 
 from in_process import sft
 from posttrain.config.load import load_config
+from posttrain.data.curriculum.micro_batches import MicroBatchSize
 from posttrain.data.curriculum.step_plan import StepPlanner
 from posttrain.errors import RunError
 from posttrain.sft.config import SFTConfig
@@ -68,7 +69,7 @@ def test_a_loss_that_is_not_finite_names_its_rows_and_the_last_checkpoint(write_
     with pytest.raises(RunError) as stopped:
         training.train()
     sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
-    plan = StepPlanner(data.curriculum, sizes, 2).plan(3)
+    plan = StepPlanner(data.curriculum, sizes, MicroBatchSize(2)).plan(3)
     places = [tmp_path / f"a.jsonl:{data.datasets['a'].lines[plan.draws[slot].row]}" for slot in plan.order]
     message = str(stopped.value)
     assert "loss is nan at step 4, so training stopped" in message and "Lower training.learning_rate" in message
@@ -151,7 +152,7 @@ def test_the_loss_of_the_end_token_is_the_mean_over_the_answers_ends(write_confi
     training = sft(config, tmp_path / "built")
     data = training.data
     sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
-    plan = StepPlanner(data.curriculum, sizes, 2).plan(0)
+    plan = StepPlanner(data.curriculum, sizes, MicroBatchSize(2)).plan(0)
     expected = []
     for draw in plan.draws:
         ids, trained = (torch.tensor(part) for part in data.datasets[draw.dataset].row(draw.row))

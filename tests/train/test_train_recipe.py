@@ -16,8 +16,8 @@ from token_rows import from_rows
 
 # Six rows in micro-batches of two: slots 5 and 4, 3 and 2, 1 and 0.
 DRAWS = tuple(Draw("a", row, 0, "one") for row in range(6))
-PLAN = StepPlan(0, "one", DRAWS, (5, 4, 3, 2, 1, 0), 60, 30, 80, 30.0)
-STEPS = PlannedSteps(lambda step: PLAN, lambda draw: f"a.jsonl:{draw.row + 1}", 2)
+PLAN = StepPlan(0, "one", DRAWS, ((5, 4), (3, 2), (1, 0)), 60, 30, 80, 30.0)
+STEPS = PlannedSteps(lambda step: PLAN, lambda draw: f"a.jsonl:{draw.row + 1}")
 
 
 def test_micro_batches_go_to_the_ranks_in_turn(monkeypatch: pytest.MonkeyPatch):

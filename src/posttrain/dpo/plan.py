@@ -173,6 +173,7 @@ def _passes_of_steps(
 ) -> "list[list[list[Batch]]]":
     """The forward passes of each micro-batch of the optimizer steps `sampled`."""
     from posttrain.conversation.masks import IGNORED_LABEL
+    from posttrain.data.curriculum.micro_batches import MicroBatchSize
     from posttrain.data.curriculum.step_plan import StepPlanner
     from posttrain.dpo.passes import cost_of_a_pass, plan_passes
     from posttrain.dpo.run_rows import RunRows, numbered_rows, trained_sides
@@ -196,5 +197,5 @@ def _passes_of_steps(
         return [Batch(len(each.rows), each.width, int(counts[list(each.rows)].sum())) for each in planned]
 
     sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
-    planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)
+    planner = StepPlanner(data.curriculum, sizes, MicroBatchSize.of(config.training, padding_free=packs))
     return [[passes(draws) for draws in micro_batches_of(planner, step)] for step in sampled]

@@ -11,6 +11,7 @@ from accelerate import Accelerator
 from posttrain.base.processes import process_count
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.data.curriculum.curriculum import Draw
+from posttrain.data.curriculum.micro_batches import MicroBatchSize
 from posttrain.data.curriculum.step_plan import StepPlan, StepPlanner
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.dpo.config.dpo import DPOConfig
@@ -75,7 +76,8 @@ class DPORecipe(Recipe):
         self.scorer = RowScorer(accelerator, width, loaded)
         self.reference = make_reference(config, data, loaded, self.rows, self.scorer, require_weights)
         self._method, self._data, self._accelerator = config.method, data, accelerator
-        self.steps = PlannedSteps(self._plans(width), place_of(config.data_sources(), _one_side(data)), width)
+        size = MicroBatchSize.of(config.training, padding_free=loaded.padding_free)
+        self.steps = PlannedSteps(self._plans(size), place_of(config.data_sources(), _one_side(data)))
         # Ranks wait for each other in every pass of a shared model, so all must make the same number of passes.
         self._at_once = loaded.padding_free or process_count() > 1
         self._scorer = row_scorer(loaded.model, packed=loaded.padding_free)
@@ -137,18 +139,18 @@ class DPORecipe(Recipe):
         """The rows that gave a step a non-finite loss or gradient."""
         return self.steps.trained_in(step, broken)
 
-    def _plans(self, width: int) -> Callable[[int], StepPlan]:
+    def _plans(self, size: MicroBatchSize) -> Callable[[int], StepPlan]:
         """The planner's plans, counted with the padding of the actual passes."""
         sizes = {name: dataset.sizes() for name, dataset in self._data.datasets.items()}
-        planner = StepPlanner(self._data.curriculum, sizes, width, padding_free=self.scorer.loaded.padding_free)
-        if self.scorer.loaded.padding_free:
+        planner = StepPlanner(self._data.curriculum, sizes, size)
+        if size.padding_free:
             return planner.plan
         sides = trained_sides(labelled=self._method.unpaired)
         cost = cost_of_a_pass(self._accelerator.device.type) if process_count() == 1 else None
 
         @lru_cache(maxsize=2)
         def plan(step: int) -> StepPlan:
-            return with_padding(planner.plan(step), self.rows, width, sides, cost)
+            return with_padding(planner.plan(step), self.rows, sides, cost)
 
         return plan
 

@@ -217,16 +217,14 @@ def numbered_rows(rows: RunRows, draws: Sequence[Draw], sides: Sequence[int]) ->
     }
 
 
-def with_padding(
-    plan: StepPlan, rows: RunRows, micro_batch_size: int, sides: Sequence[int], cost: int | None
-) -> StepPlan:
+def with_padding(plan: StepPlan, rows: RunRows, sides: Sequence[int], cost: int | None) -> StepPlan:
     """The plan with `computed_tokens` set to `tokens` plus the padding of the actual passes.
 
     `sides` are the trained ones; `cost` is for `plan_passes`.
     """
     padding = 0
-    for first in range(0, len(plan.order), micro_batch_size):
-        draws = [plan.draws[slot] for slot in plan.order[first : first + micro_batch_size]]
+    for slots in plan.micro_batches:
+        draws = [plan.draws[slot] for slot in slots]
         lengths = _input_lengths(_wanted(rows, draws, sides))
         padding += sum(each.width - lengths[row] for each in plan_passes(lengths, cost) for row in each.rows)
     return replace(plan, computed_tokens=plan.tokens + padding)

@@ -6,6 +6,7 @@ from typing import Any
 
 from posttrain.base.extras import require_extra
 from posttrain.config.load import load_config
+from posttrain.data.curriculum.micro_batches import MicroBatchSize
 from posttrain.data.curriculum.order_hash import OrderHash
 from posttrain.data.curriculum.step_plan import StepPlanner
 from posttrain.dpo.config.dpo import DPOConfig
@@ -56,7 +57,7 @@ def replay_rows(run: KeptRun, report: Report) -> Replay:
         data = prepare_preferences(config, tokenizer, report)
         identity = dpo_identity(config, data, tokenizer)
     sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
-    planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)
+    planner = StepPlanner(data.curriculum, sizes, MicroBatchSize.of(config.training, padding_free=False))
     order_hash, steps = OrderHash(), []
     for step in range(min(len(run.steps), data.curriculum.total_steps)):
         plan = planner.plan(step)

@@ -14,6 +14,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from posttrain.conversation.masks import IGNORED_LABEL
+from posttrain.data.curriculum.micro_batches import MicroBatchSize, cut
 from posttrain.models.kernels.compiled_layers import is_compiled
 from posttrain.models.kernels.packed_rows import row_scorer
 from posttrain.rl.losses import StepTotals, token_weights
@@ -153,7 +154,7 @@ class BatchPlan:
 
 
 def plan_batch(
-    tokens: Sequence[int], trained: Sequence[bool], group: int, micro_batch_size: int, ranks: int
+    tokens: Sequence[int], trained: Sequence[bool], group: int, at_once: MicroBatchSize, ranks: int
 ) -> BatchPlan:
     """Plan a step.
 
@@ -161,7 +162,8 @@ def plan_batch(
         tokens: length of each completion with its prompt; completions of one prompt are adjacent.
         trained: whether each completion has anything to train.
         group: completions of each prompt.
-        micro_batch_size: completions that go through the model at once; divides the number of completions per rank.
+        at_once: completions that go through the model at once; their number divides that of a rank. A prompt that
+            several share counts for each of them.
     """
     per_rank = len(tokens) // ranks
     size = next(size for size in range(group, 0, -1) if group % size == 0 and per_rank % size == 0)
@@ -178,11 +180,10 @@ def plan_batch(
     for unit in sorted(units, key=lambda unit: (not is_trained(unit), -weight(unit), unit[0])):
         free = [share for share in shares if len(share) * size < per_rank]
         min(free, key=lambda share: sum(weight(each) for each in share if is_trained(each))).append(unit)
-    micro_batches = []
-    for share in shares:
-        rows = [row for unit in share for row in unit]
-        cut = [tuple(rows[start : start + micro_batch_size]) for start in range(0, per_rank, micro_batch_size)]
-        micro_batches.append(tuple(sorted(cut, key=is_trained, reverse=True)))
+    rows = [[row for unit in share for row in unit] for share in shares]
+    most = max(len(cut(each, tokens, at_once)) for each in rows)
+    pieces = [cut(each, tokens, at_once, at_least=most) for each in rows]
+    micro_batches = [tuple(sorted(each, key=is_trained, reverse=True)) for each in pieces]
     return BatchPlan(tuple(micro_batches), max(1, *(sum(map(is_trained, of_rank)) for of_rank in micro_batches)))
 
 
@@ -197,7 +198,7 @@ class Cutter:
 
     objective: PolicyObjective
     schedule: RolloutSchedule
-    micro_batch_size: int
+    at_once: MicroBatchSize
     rank: int
     ranks: int
     longest: int
@@ -229,7 +230,7 @@ class Cutter:
             for count, advantage in zip(counted, advantages, strict=True)
         ]
         tokens = [len(each.prompt.ids) + each.tokens for each in rollouts]
-        plan = plan_batch(tokens, has_loss, self.schedule.generations, self.micro_batch_size, self.ranks)
+        plan = plan_batch(tokens, has_loss, self.schedule.generations, self.at_once, self.ranks)
         completions = sum(not each.is_left_out for each in rollouts)
         micro_batches = sum(
             any(not rollouts[row].is_left_out for row in rows) for of_rank in plan.micro_batches for rows in of_rank

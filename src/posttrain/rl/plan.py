@@ -83,12 +83,15 @@ def show_plan(
 
 def _schedule_lines(config: RLConfig, schedule: RolloutSchedule) -> list[str]:
     served, ranks = schedule.iteration_stride, process_count()
-    at_once = config.training.micro_batch_size
+    at_once, tokens = config.training.micro_batch_size, config.training.micro_batch_tokens
+    pieces = f"{at_once} at once × {ranks} process{'es' * (ranks > 1)} × "
+    pieces += f"{schedule.rows_per_step // (at_once * ranks)} micro-batches"
+    if tokens is not None:
+        pieces = f"up to {tokens} tokens at once × {ranks} process{'es' * (ranks > 1)}"
     passes = f", in {schedule.passes} passes" if schedule.passes > 1 else ""
     return [
         f"optimizer step  {schedule.rows_per_step} completions, the groups of {schedule.prompts_per_step} prompts: "
-        f"{at_once} at once × {ranks} process{'es' * (ranks > 1)} × "
-        f"{schedule.rows_per_step // (at_once * ranks)} micro-batches",
+        f"{pieces}",
         f"generation      {schedule.prompts_per_iteration * schedule.generations} completions, {schedule.generations} "
         f"for each of {schedule.prompts_per_iteration} prompts, serve {served} optimizer "
         f"step{'s' * (served > 1)}{passes}",
@@ -234,7 +237,10 @@ def estimated(config: RLConfig) -> "Estimate":
     from posttrain.train.estimate import Batch, Work, estimate
 
     rows, rollout = config.training.micro_batch_size, config.rollout
-    longest = Batch(rows, rollout.max_prompt_tokens + rollout.longest, rows * rollout.longest)
+    width = rollout.max_prompt_tokens + rollout.longest
+    if config.training.micro_batch_tokens is not None:
+        rows = max(1, config.training.micro_batch_tokens // width)
+    longest = Batch(rows, width, rows * rollout.longest)
     steps = config.training.max_steps or 1
     return estimate(TrainedModel.of(config, steps), Work([[[longest]]], steps), timed=False)
 

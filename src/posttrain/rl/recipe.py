@@ -11,6 +11,7 @@ from accelerate.utils import gather_object
 
 from posttrain.base.processes import process_count, process_rank
 from posttrain.base.text import first_of
+from posttrain.data.curriculum.micro_batches import MicroBatchSize
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel, start_of_training, without_dropout
 from posttrain.rl.config import RLConfig
@@ -82,7 +83,7 @@ class RLRecipe(Recipe):
         self._cutter = Cutter(
             self._objective,
             pipeline.schedule,
-            training.micro_batch_size,
+            MicroBatchSize.of(training, padding_free=loaded.padding_free),
             process_rank(),
             process_count(),
             rollout.longest,

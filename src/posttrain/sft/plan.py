@@ -92,14 +92,15 @@ def _tokenised_data(config: SFTConfig, run: RunDirectory, resume: bool) -> "SFTD
 
 def estimated(config: SFTConfig, data: "SFTData") -> "Estimate":
     """Estimate the cost of the run's steps on this machine; ModelError if the model's shape is unknown."""
+    from posttrain.data.curriculum.micro_batches import MicroBatchSize
     from posttrain.data.curriculum.step_plan import StepPlanner
     from posttrain.models.model_shape import TrainedModel
     from posttrain.train.estimate import Batch, Work, estimate
 
     sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
-    planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)
     model = TrainedModel.of(config, data.max_steps)
     packs = model.packs_rows(config.chat.max_length)
+    planner = StepPlanner(data.curriculum, sizes, MicroBatchSize.of(config.training, padding_free=packs))
 
     def batch(rows: Sequence[Draw]) -> Batch:
         lengths = [int(sizes[draw.dataset].lengths[draw.row]) - 1 for draw in rows]  # the last token is only predicted

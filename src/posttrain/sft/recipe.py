@@ -12,6 +12,7 @@ from posttrain.base.console import telling
 from posttrain.base.processes import process_count, process_rank
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.data.curriculum.curriculum import Draw
+from posttrain.data.curriculum.micro_batches import MicroBatchSize
 from posttrain.data.curriculum.step_plan import StepPlanner
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.models.backend import LoadedModel
@@ -47,9 +48,10 @@ class SFTRecipe(Recipe):
         self.max_steps = data.max_steps
         self._width = config.training.micro_batch_size
         sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
-        planner = StepPlanner(data.curriculum, sizes, self._width, padding_free=loaded.padding_free)
+        size = MicroBatchSize.of(config.training, padding_free=loaded.padding_free)
+        planner = StepPlanner(data.curriculum, sizes, size)
         place = place_of(config.data_sources(), data.datasets)
-        self._steps = PlannedSteps(planner.plan, place, self._width)
+        self._steps = PlannedSteps(planner.plan, place)
         self._data, self._loaded, self._accelerator = data, loaded, accelerator
         self._scorer = row_scorer(loaded.model, packed=loaded.padding_free)
         self._smoothing = config.training.label_smoothing or 0.0

@@ -15,6 +15,7 @@ _TRAINING = (
     "seed",
     "rows_per_step",
     "micro_batch_size",
+    "micro_batch_tokens",
     "batching",
     "optimizer",
     "lora_plus_ratio",

@@ -196,10 +196,13 @@ def _same_training(situation: Situation) -> Iterator[Change]:
     is_copy = situation.trains_all or value("model.adapter") is not None
     if value("reference.type") == "live" and is_copy:
         yield Change("reference.type", "live", "cached", "computed once before training, so no frozen copy is kept")
-    if phase in (Phase.STEP, Phase.SCORE) and (rows := value("training.micro_batch_size")) > 1:
+    in_training = phase in (Phase.STEP, Phase.SCORE)
+    cost = "the same training in smaller pieces: rows_per_step is unchanged"
+    if in_training and (tokens := value("training.micro_batch_tokens")):
+        yield Change("training.micro_batch_tokens", str(tokens), str(max(1, tokens // 2)), cost)
+    elif in_training and (rows := value("training.micro_batch_size")) > 1:
         # A divisor, so that an optimizer step still consists of whole micro-batches, on any number of devices.
         fewer = max(divisor for divisor in range(1, rows) if rows % divisor == 0)
-        cost = "the same training in smaller pieces: rows_per_step is unchanged"
         yield Change("training.micro_batch_size", str(rows), str(fewer), cost)
     in_batches = phase is Phase.GENERATE and engine is not None and not engine.has_weights
     if in_batches and (size := value("rollout.batch_size")) > 1:

@@ -81,10 +81,13 @@ def trained_weights(model: ModelConfig, lora: LoraConfig | None) -> str:
 def step_lines(training: TrainingConfig, max_steps: int, unit: str) -> Iterator[str]:
     """Lines on the size of a step in `unit`s, such as rows, and on the schedule."""
     at_once = training.micro_batch_size * process_count()
-    yield (
-        f"optimizer step  {training.rows_per_step} {unit}: {training.micro_batch_size} at once × "
-        f"{process_count()} process × {training.rows_per_step // at_once} micro-batches"
+    pieces = (
+        f"{training.micro_batch_size} at once × {process_count()} process × {training.rows_per_step // at_once} "
+        "micro-batches"
     )
+    if training.micro_batch_tokens is not None:
+        pieces = f"up to {training.micro_batch_tokens} tokens at once × {process_count()} process"
+    yield f"optimizer step  {training.rows_per_step} {unit}: {pieces}"
     yield f"steps           {schedule_in_words(training, max_steps)}"
 
 
@@ -153,6 +156,6 @@ def sampled_steps(count: int) -> list[int]:
 
 def micro_batches_of(planner: "StepPlanner", step: int) -> Iterator[list[Draw]]:
     """The rows of each micro-batch of a step that one process trains; every process trains the same number."""
-    plan, width = planner.plan(step), planner.micro_batch_size
-    for first in range(0, len(plan.order), width * process_count()):
-        yield [plan.draws[slot] for slot in plan.order[first : first + width]]
+    plan = planner.plan(step)
+    for rows in plan.micro_batches[:: process_count()]:
+        yield [plan.draws[slot] for slot in rows]

@@ -170,7 +170,6 @@ class PlannedSteps:
 
     plan: Callable[[int], StepPlan]
     place: Callable[[Draw], str]
-    micro_batch_size: int
 
     def micro_batches(self, step: int) -> list[list[Draw]]:
         """The rows of each micro-batch that this rank trains in a step; every rank has the same number."""
@@ -206,9 +205,8 @@ class PlannedSteps:
         return f"{every}the rows of the step: {self._named([draw for rows in micro_batches for draw in rows])}"
 
     def _all_micro_batches(self, step: int) -> list[list[Draw]]:
-        plan, width = self.plan(step), self.micro_batch_size
-        starts = range(0, len(plan.order), width)
-        return [[plan.draws[slot] for slot in plan.order[start : start + width]] for start in starts]
+        plan = self.plan(step)
+        return [[plan.draws[slot] for slot in rows] for rows in plan.micro_batches]
 
     def _named(self, rows: Sequence[Draw]) -> str:
         return first_of([self.place(draw) for draw in rows])

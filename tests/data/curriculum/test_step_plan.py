@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
+from posttrain.data.curriculum.micro_batches import MicroBatchSize
 from posttrain.data.curriculum.step_plan import RowSizes, StepPlanner
 
 SIZES = {
@@ -18,7 +19,7 @@ SIZES = {
 def planner(micro_batch_size: int = 2, rows_per_step: int = 4, steps: int = 6) -> StepPlanner:
     stages = [Stage("first", 2, {"a": 1}), Stage("second", steps, {"a": 1, "b": 1})]
     curriculum = Curriculum(stages, {name: len(sizes.lengths) for name, sizes in SIZES.items()}, rows_per_step, 0)
-    return StepPlanner(curriculum, SIZES, micro_batch_size)
+    return StepPlanner(curriculum, SIZES, MicroBatchSize(micro_batch_size))
 
 
 def test_the_longest_row_comes_first_and_equal_ones_keep_the_order_of_their_slots():
@@ -93,7 +94,7 @@ def test_micro_batches_change_the_padding_and_nothing_else(run):
     sizes = {name: len(each.lengths) for name, each in datasets.items()}
     curriculum = Curriculum([Stage("only", steps, mix)], sizes, rows_per_step, seed)
     for step in range(steps):
-        plans = [StepPlanner(curriculum, datasets, size).plan(step) for size in divisors]
+        plans = [StepPlanner(curriculum, datasets, MicroBatchSize(size)).plan(step) for size in divisors]
         assert {plan.draws for plan in plans} == {tuple(curriculum.step(step))}
         assert len({(plan.order, plan.tokens, plan.trained_tokens, plan.loss_weight) for plan in plans}) == 1
         computed = [plan.computed_tokens for plan in plans]
@@ -106,7 +107,7 @@ def test_the_plans_hold_every_draw_of_the_steps_once_longest_row_first(run):
     datasets, mix, rows_per_step, divisors, steps, seed = run
     sizes = {name: len(each.lengths) for name, each in datasets.items()}
     curriculum = Curriculum([Stage("only", steps, mix)], sizes, rows_per_step, seed)
-    planned = StepPlanner(curriculum, datasets, divisors[-1])
+    planned = StepPlanner(curriculum, datasets, MicroBatchSize(divisors[-1]))
     plans = [planned.plan(step) for step in range(steps)]
     ordered = [plan.draws[slot] for plan in plans for slot in plan.order]
     assert Counter(ordered) == Counter(draw for step in range(steps) for draw in curriculum.step(step))
@@ -120,7 +121,9 @@ def test_the_plans_hold_every_draw_of_the_steps_once_longest_row_first(run):
 def test_the_loss_weight_is_the_sum_of_weight_times_trained_tokens(run):
     datasets, mix, rows_per_step, _, steps, seed = run
     sizes = {name: len(each.lengths) for name, each in datasets.items()}
-    plan = StepPlanner(Curriculum([Stage("only", steps, mix)], sizes, rows_per_step, seed), datasets, 1).plan(0)
+    plan = StepPlanner(
+        Curriculum([Stage("only", steps, mix)], sizes, rows_per_step, seed), datasets, MicroBatchSize(1)
+    ).plan(0)
     # The terms are multiples of 1/4, so the sum is exact in any order.
     assert plan.loss_weight == sum(
         datasets[draw.dataset].weights[draw.row] * datasets[draw.dataset].trained_counts[draw.row]

@@ -58,6 +58,10 @@ class TrainingConfig(StrictModel):
     micro_batch_size: int = Field(default=4, ge=1)
     """Rows that go through the model at once on one device; affects memory and speed, not the training result."""
 
+    micro_batch_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Or: tokens that go through the model at once, with padding: as many rows as fit, and a longer row alone.
+    Validation and a cached reference still take `micro_batch_size` rows. None by default."""
+
     batching: Literal["auto", "padding_free", "by_length"] = "auto"
     """How the rows of a micro-batch go through the model (`backend: hf`): `by_length`, rows of similar length together,
     padded to the longest; `padding_free`, as one sequence without padding, each attending only to itself, with a shared
@@ -135,7 +139,7 @@ class TrainingConfig(StrictModel):
     def _step_divides(self) -> "TrainingConfig":
         if self.rows_per_step > _MOST_ROWS:
             raise ValueError(f"rows_per_step {self.rows_per_step} is more than one step can have; at most {_MOST_ROWS}")
-        if self.rows_per_step % self.micro_batch_size:
+        if self.micro_batch_tokens is None and self.rows_per_step % self.micro_batch_size:
             raise ValueError(
                 f"rows_per_step {self.rows_per_step} is not a multiple of micro_batch_size "
                 f"{self.micro_batch_size}; choose a micro_batch_size that divides it"
@@ -240,11 +244,18 @@ def require_schedule_fits(training: TrainingConfig, steps: int) -> None:
 
 
 def accumulation_steps(training: TrainingConfig) -> int:
-    """Micro-batches per process and optimizer step.
+    """Micro-batches per process and optimizer step; 1 if their number depends on the rows.
 
     Raises:
         ConfigError: `rows_per_step` is not a multiple of `micro_batch_size` times the number of processes.
     """
+    if training.micro_batch_tokens is not None:
+        if training.rows_per_step % process_count():
+            raise ConfigError(
+                f"training.rows_per_step {training.rows_per_step} is not a multiple of the {process_count()} "
+                "processes; choose one that is"
+            )
+        return 1
     at_once = training.micro_batch_size * process_count()
     if training.rows_per_step % at_once:
         raise ConfigError(

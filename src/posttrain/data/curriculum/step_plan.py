@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, TypeVar
 
+from posttrain.base.processes import process_count
 from posttrain.data.curriculum.curriculum import Curriculum, Draw
+from posttrain.data.curriculum.micro_batches import MicroBatchSize, cut
 
 T = TypeVar("T", covariant=True)
 
@@ -36,21 +38,26 @@ class StepPlan:
     Attributes:
         step: counted from 0.
         draws: one per slot, in slot order.
-        order: the slots, longest row first; every `micro_batch_size` consecutive ones form a micro-batch.
+        micro_batches: the slots of each, longest row first; their number is a multiple of the number of ranks.
         tokens: tokens of all rows.
         trained_tokens: tokens that carry loss.
-        computed_tokens: tokens including padding, if there is any: Σ over micro-batches of rows × longest row.
+        computed_tokens: tokens including padding, if there is any.
         loss_weight: Σ row weight × trained tokens, the divisor of the step's summed loss.
     """
 
     step: int
     stage: str
     draws: tuple[Draw, ...]
-    order: tuple[int, ...]
+    micro_batches: tuple[tuple[int, ...], ...]
     tokens: int
     trained_tokens: int
     computed_tokens: int
     loss_weight: float
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The slots, longest row first."""
+        return tuple(slot for rows in self.micro_batches for slot in rows)
 
 
 class StepPlanner:
@@ -61,17 +68,9 @@ class StepPlanner:
     memory fails at once.
     """
 
-    def __init__(
-        self,
-        curriculum: Curriculum,
-        sizes: Mapping[str, RowSizes],
-        micro_batch_size: int,
-        *,
-        padding_free: bool = False,
-    ) -> None:
+    def __init__(self, curriculum: Curriculum, sizes: Mapping[str, RowSizes], size: MicroBatchSize) -> None:
         self.curriculum = curriculum
-        self.micro_batch_size = micro_batch_size
-        self._padding_free = padding_free
+        self._size = size
         self._sizes = sizes
         self.plan = lru_cache(maxsize=8)(self._plan)
 
@@ -81,16 +80,14 @@ class StepPlanner:
         trained = [int(self._sizes[draw.dataset].trained_counts[draw.row]) for draw in draws]
         weights = [float(self._sizes[draw.dataset].weights[draw.row]) for draw in draws]
         order = sorted(range(len(draws)), key=lambda slot: (-lengths[slot], slot))
-        width = self.micro_batch_size
-        # `order` sorts by descending length, so the first row of each micro-batch is its longest.
-        padded = sum(width * lengths[order[first]] for first in range(0, len(order), width))
+        micro_batches = cut(order, lengths, self._size, multiple=process_count())
         return StepPlan(
             step=step,
             stage=draws[0].stage,
             draws=tuple(draws),
-            order=tuple(order),
+            micro_batches=tuple(micro_batches),
             tokens=sum(lengths),
             trained_tokens=sum(trained),
-            computed_tokens=sum(lengths) if self._padding_free else padded,
+            computed_tokens=sum(self._size.computed([lengths[slot] for slot in rows]) for rows in micro_batches),
             loss_weight=sum(weight * count for weight, count in zip(weights, trained, strict=True)),
         )
