@@ -158,6 +158,11 @@ def test_a_step_that_does_not_fit_is_cut_into_smaller_pieces_before_anything_slo
     ]
 
 
+def test_where_tokens_are_counted_fewer_of_them_go_through_the_model_at_once():
+    config = sft(training={"micro_batch_tokens": 3000, "gradient_checkpointing": True})
+    assert keys(config, limit=1) == ["training.micro_batch_tokens: 3000 → 1500"]
+
+
 def test_what_is_set_already_is_left_out():
     training = {"micro_batch_size": 1, "gradient_checkpointing": True}
     model = {"name": "owner/model", "quantization": "4bit"}

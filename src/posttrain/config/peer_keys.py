@@ -78,7 +78,7 @@ _DATA = (
 )
 
 _TRAINING = (
-    PeerKey(("max_tokens_per_gpu", "micro_batch_tokens"), ("training.micro_batch_tokens",)),
+    PeerKey(("max_tokens_per_gpu",), ("training.micro_batch_tokens",)),
     PeerKey(("neftune_noise_alpha", "noisy_embedding_alpha"), ("training.neftune_alpha",)),
     PeerKey(("lr", "learning_rate"), ("training.learning_rate",)),
     PeerKey(

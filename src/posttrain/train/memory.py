@@ -20,8 +20,7 @@ from posttrain.runs.directory import RunDirectory
 from posttrain.runs.resume import RunCounters
 
 GIB = 2**30
-_ROUND_TO = 64
-"""Suggested lengths in tokens are multiples of this, if they are long enough."""
+_ROUND_TO = 64  # suggested lengths in tokens are multiples of this, if they are long enough
 # Keys that may change in a run that is resumed as the same run.
 _CHANGEABLE = frozenset({"rollout.gpu_memory_utilization", "rollout.sleep"})
 _SIGNS = ("out of memory", "allocate memory", "not enough memory", "bad_alloc", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -32,8 +31,7 @@ _CGROUPS = (
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
 
-_MARK = "posttrain_phase"
-"""Attribute of an error that records the phase in which it was raised."""
+_MARK = "posttrain_phase"  # attribute of an error that records the phase in which it was raised
 
 
 class Phase(StrEnum):
