@@ -108,7 +108,7 @@ def test_a_prompt_that_is_too_long_has_no_loss_not_even_by_a_divergence() -> Non
 def test_a_micro_batch_of_empty_slots_takes_nothing_from_the_others_weights() -> None:
     # Two of four groups are there, in a micro-batch each, with 1 + 2 + 3 + 4 tokens: 1 / (2 · 10).
     made = rollouts([1.0, 0.0, 0.0, 0.0] * 2) + [NOTHING] * 8
-    objective: dict[str, Any] = {"aggregation": "micro_batch_tokens"}
+    objective: dict[str, Any] = {"aggregation": "micro_batch_mean"}
     first, second = cut(made, **objective).parts[0]
     for each in (first, second):
         assert each.weights[each.mask].tolist() == pytest.approx([1 / 20] * 10)

@@ -182,7 +182,7 @@ def test_a_token_whose_probability_the_engine_does_not_know_or_that_nobody_sampl
         ("completion_mean", [[1 / 12] * 3, [1 / 8] * 2]),
         ("completion_sum", [[1 / 4] * 3, [1 / 4] * 2]),
         ("step_tokens", [[1 / 10] * 3, [1 / 10] * 2]),
-        ("micro_batch_tokens", [[1 / 10] * 3, [1 / 10] * 2]),
+        ("micro_batch_mean", [[1 / 10] * 3, [1 / 10] * 2]),
         ("constant", [[1 / 32] * 3, [1 / 32] * 2]),
     ],
 )
@@ -195,5 +195,5 @@ def test_a_token_weighs_what_its_aggregation_says(aggregation: Aggregation, want
 
 def test_a_micro_batch_of_which_nothing_counts_weighs_nothing() -> None:
     nothing = torch.zeros_like(MASK)
-    for aggregation in ("completion_mean", "completion_sum", "step_tokens", "micro_batch_tokens", "constant"):
+    for aggregation in ("completion_mean", "completion_sum", "step_tokens", "micro_batch_mean", "constant"):
         assert not token_weights(nothing, aggregation, StepTotals(2, 0, 1, 8), 0).any()

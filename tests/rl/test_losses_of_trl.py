@@ -19,7 +19,7 @@ ROWS, TOKENS, LONGEST = 8, 6, 10
 LOSS_TYPES = {
     "completion_mean": "grpo",
     "step_tokens": "dapo",
-    "micro_batch_tokens": "bnpo",
+    "micro_batch_mean": "bnpo",
     "constant": "dr_grpo",
     "completion_sum": "luspo",
 }

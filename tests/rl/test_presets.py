@@ -13,7 +13,7 @@ WANTED: dict[Algorithm, dict[str, Any]] = {
     "dr_grpo": {"scale_rewards": "none", "aggregation": "constant"},
     "dapo": {"epsilon_high": 0.28, "aggregation": "step_tokens", "mask_truncated_completions": True},
     "gspo": {"importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4},
-    "bnpo": {"aggregation": "micro_batch_tokens"},
+    "bnpo": {"aggregation": "micro_batch_mean"},
     "cispo": {"policy_loss": "cispo", "epsilon_high": 5.0, "aggregation": "step_tokens"},
     "rloo": {"baseline": "leave_one_out", "scale_rewards": "none", "importance_sampling_level": "sequence_sum"},
 }

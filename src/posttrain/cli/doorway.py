@@ -145,6 +145,7 @@ def _with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
         with clear_errors(given["debug"]):
             if given.get("env_file") is not None:
                 read_env_file(given["env_file"])
+            _share_the_cores()
             command(**{name: given[name] for name in own})
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -161,7 +162,6 @@ def clear_errors(debug: bool) -> Iterator[None]:
     if not debug:
         # The datasets library logs the errors that it raises; what it says is in our message.
         os.environ.setdefault("DATASETS_VERBOSITY", "critical")
-    _share_the_cores()
     handler = _ToStderr()
     handler.setFormatter(DiscreetFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s")))
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])

@@ -36,7 +36,8 @@ def read_env_file(path: Path) -> None:
     found: dict[str, str] = {}
     wrong: list[str] = []
     for binding in parse_stream(io.StringIO(text)):
-        if binding.key and binding.value is not None and "\0" not in binding.key + binding.value:
+        is_name = bool(binding.key) and "=" not in str(binding.key)
+        if binding.key and is_name and binding.value is not None and "\0" not in binding.key + binding.value:
             found[binding.key] = binding.value
         elif binding.error or binding.key is not None:
             text = binding.original.string  # begins with the empty lines before it

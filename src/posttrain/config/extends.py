@@ -67,10 +67,13 @@ class _Reading:
         data = yaml.data if not above else marked(yaml.data, path.absolute().parent)
         below = ConfigSource({}, {})
         for label, base in _bases(path, data, places):
-            self._check(label, base, (*above, path))
-            below = _over(below, self.found.get(base.resolve()) or self.source(base, (*above, path)))
+            try:
+                self._check(label, base, (*above, path))
+            except OSError as error:  # such as a name that is too long
+                raise ConfigError(f"{label}: {EXTENDS}: {as_shown(base)}: {error.strerror}") from None
+            below = _over(below, self.found.get(base.absolute()) or self.source(base, (*above, path)))
         data = {key: value for key, value in data.items() if key != EXTENDS}
-        self.found[path.resolve()] = whole = _over(below, ConfigSource(data, places))
+        self.found[path.absolute()] = whole = _over(below, ConfigSource(data, places))
         return whole
 
     def _check(self, label: str, base: Path, above: tuple[Path, ...]) -> None:
@@ -83,7 +86,7 @@ class _Reading:
         elif (real := base.resolve()) in (files := [each.resolve() for each in above]):
             circle = " → ".join(as_shown(each) for each in (*above[files.index(real) :], base))
             problem = f"the file would extend itself: {circle}"
-        elif self._begun == MOST_FILES and real not in self.found:
+        elif self._begun == MOST_FILES and base.absolute() not in self.found:
             problem = f"{as_shown(base)} is one file too many; at most {MOST_FILES} belong to a config"
         if problem:
             raise ConfigError(f"{label}: {EXTENDS}: {problem}")

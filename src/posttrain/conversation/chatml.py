@@ -15,7 +15,8 @@ block, None as no block, whereas Qwen3's template adds an empty block to a last 
 (`Tags`), those are written instead.
 
 `content` is searched for tags only if there are some around solutions or in the prompt: an answer that was generated
-with them has them in its content, and is then written as it was generated.
+with them has them in its content, and is then written as it was generated. One that was cut off within its reasoning
+has no closing tag, so it is taken for an answer without reasoning.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 The output head is computed only for the answers' tokens. Rows are padded on the right to the longest row in the same
 pass, and a whole data set is scored in order of length, so that there is little padding. Where the model can go without
-padding, rows are one sequence, in which the prompt of a pair is computed once.
+padding, rows are one sequence, in which the prompt of a pair in a micro-batch is computed once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +20,7 @@ from posttrain.dpo.passes import Pass, cost_of_a_pass, plan_passes
 from posttrain.dpo.run_rows import Rows
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel
-from posttrain.models.kernels.packed_rows import RowScorer as Scorer
-from posttrain.models.kernels.packed_rows import row_scorer
+from posttrain.models.kernels.packed_rows import Scorer, row_scorer
 from posttrain.models.padding import pad_rows
 from posttrain.train.parallel import summed
 

@@ -100,6 +100,6 @@ def _checked(package: Package) -> Package:
         if hidden(text, secrets) != text:
             raise ConfigError(
                 f"{name} would be pushed with the value of a variable of the environment that is named like a secret "
-                "(a token, key or password); take it out"
+                "(a token, key or password) or comes from --env-file; take it out"
             )
     return package

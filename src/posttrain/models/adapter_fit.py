@@ -71,7 +71,8 @@ def _lora_shapes(stored: Shapes) -> dict[str, tuple[int, int, int, int]]:
 def _other_rank(described: dict[str, Any], pairs: dict[str, tuple[int, int, int, int]]) -> str:
     """Where the ranks of the weights are not what the config says; empty if they are, or vary by layer."""
     rank = described.get("r")
-    if not isinstance(rank, int) or described.get("rank_pattern"):
+    # Adapters of parameters, such as those of experts, have the ranks of all experts in one matrix.
+    if not isinstance(rank, int) or described.get("rank_pattern") or described.get("target_parameters"):
         return ""
     for layer, (_, rank_a, rank_b, _) in pairs.items():
         if not rank_a == rank_b == rank:
@@ -81,12 +82,12 @@ def _other_rank(described: dict[str, Any], pairs: dict[str, tuple[int, int, int,
 
 def _misfit(pairs: dict[str, tuple[int, int, int, int]], base: Shapes) -> str:
     """The first layer that the model has not, or in another shape; empty if there is none."""
-    kinds = {_NUMBER.sub(".N.", name) for name in base}
+    layers = {name.rpartition(".")[0] for name in base}
+    kinds = {_NUMBER.sub(".N.", name) for name in layers}
     for layer, (inputs, _, _, outputs) in pairs.items():
-        weight = f"{layer}.weight"
-        if weight not in base and _NUMBER.sub(".N.", weight) in kinds:
+        if layer not in layers and _NUMBER.sub(".N.", layer) in kinds:
             return f"the model has no {layer}"
-        shape = base.get(weight, ())
+        shape = base.get(f"{layer}.weight", ())
         if len(shape) == 2 and sorted(shape) != sorted((outputs, inputs)):  # some models store it transposed
             here = f"{shape[0]} × {shape[1]}"
             return f"{layer} maps {inputs} to {outputs} in the adapter, and has a weight of {here} in the model"
@@ -106,12 +107,14 @@ def _base_shapes(model: "ModelConfig") -> Shapes:
 
 
 def _shapes(file: Path) -> Shapes:
-    """Shapes of the floating-point tensors of a file; ModelError if it cannot be read."""
+    """Shapes of the tensors of a file, () of those that are not floating-point; ModelError if it cannot be read."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(file, framework="numpy") as weights:
             slices = {name: weights.get_slice(name) for name in weights.keys()}  # noqa: SIM118  # it is no mapping
-            return {name: tuple(each.get_shape()) for name, each in slices.items() if each.get_dtype() in _PLAIN}
+            return {
+                name: tuple(each.get_shape()) if each.get_dtype() in _PLAIN else () for name, each in slices.items()
+            }
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{file} cannot be read as safetensors: {error}") from error

@@ -183,7 +183,7 @@ def token_weights(
     - completion_mean: 1 / (completions · |o|) (GRPO, arXiv:2402.03300, eq. 3);
     - completion_sum: 1 / completions;
     - step_tokens: 1 / tokens of the step (DAPO, arXiv:2503.14476, eq. 8);
-    - micro_batch_tokens: 1 / (micro-batches · tokens of the micro-batch) (BNPO, arXiv:2506.02864);
+    - micro_batch_mean: 1 / (micro-batches · tokens of the micro-batch) (BNPO, arXiv:2506.02864);
     - constant: 1 / (completions · max_new_tokens) (Dr. GRPO, arXiv:2503.20783, section 3.2).
 
     Args:
@@ -196,7 +196,7 @@ def token_weights(
     divisor = {
         "completion_sum": step.completions,
         "step_tokens": max(step.tokens, 1),
-        "micro_batch_tokens": step.micro_batches * max(micro_batch_tokens, 1),
+        "micro_batch_mean": step.micro_batches * max(micro_batch_tokens, 1),
         "constant": step.completions * step.longest,
     }[aggregation]
     return weights / divisor

@@ -15,7 +15,7 @@ Scale = Literal["group", "batch", "none"]
 PolicyLoss = Literal["clip", "cispo"]
 Level = Literal["token", "sequence", "sequence_sum"]
 Estimator = Literal["k2", "k3", "k3_corrected"]
-Aggregation = Literal["completion_mean", "completion_sum", "step_tokens", "micro_batch_tokens", "constant"]
+Aggregation = Literal["completion_mean", "completion_sum", "step_tokens", "micro_batch_mean", "constant"]
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ PRESETS: dict[Algorithm, Preset] = {
     ),
     "bnpo": Preset(
         "arXiv:2506.02864",
-        Objective(aggregation="micro_batch_tokens"),
+        Objective(aggregation="micro_batch_mean"),
         "the token mean is taken over each micro-batch",
     ),
     "cispo": Preset("arXiv:2506.13585", Objective(policy_loss="cispo", epsilon_high=5.0, aggregation="step_tokens")),

@@ -19,7 +19,7 @@ from posttrain.errors import ConfigError
 from posttrain.runs.directory import RunDirectory
 
 STATE_FILE = "toolkit_state.json"
-FORMAT = 2
+FORMAT = 3
 """Version of the checkpoint format; checkpoints of other formats cannot be resumed."""
 Recorded = Mapping[str, Mapping[str, Any]]
 """Size and digest of each file of a folder, by path relative to the folder."""

@@ -81,6 +81,10 @@ def with_normed_queries(tiny_model: Path) -> Any:
     return Qwen3ForCausalLM(Qwen3Config(**SIZES, **HEADS, head_dim=16))
 
 
+def with_attention_dropout(tiny_model: Path) -> Any:
+    return Qwen3ForCausalLM(Qwen3Config(**SIZES, **HEADS, head_dim=16, attention_dropout=0.1))
+
+
 def with_a_window(tiny_model: Path) -> Any:
     return MistralForCausalLM(MistralConfig(**SIZES, **HEADS, sliding_window=40))
 
@@ -154,6 +158,7 @@ def test_compiled_layers_compute_what_layers_as_written_do(tiny_model: Path) -> 
         (with_a_state, 128, "state"),
         (with_biased_attention, 128, "attention"),
         (with_plain_attention, 128, "attention"),
+        (with_attention_dropout, 128, "dropout"),
     ],
 )
 def test_only_models_whose_layers_see_a_row_as_it_is_get_packed_rows(

@@ -34,9 +34,8 @@ def drawn(tokens: int, seed: int = 0) -> list[Tensor]:
     return [part.transpose(1, 2).float().requires_grad_() for part in made]
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=5), st.integers(1, 12))
-def test_outputs_and_gradients_are_those_of_softmax(sizes: list[tuple[int, bool]], prompt: int) -> None:
+def require_softmax(prompt: int, sizes: list[tuple[int, bool]]) -> None:
+    """Compare a prompt and rows, each with its length and whether it sees the prompt, with `by_softmax`."""
     segments = [Segment(0, prompt)]
     for length, has_prefix in sizes:
         end = segments[-1].end
@@ -52,6 +51,16 @@ def test_outputs_and_gradients_are_those_of_softmax(sizes: list[tuple[int, bool]
         found.append([output, *(part.grad for part in parts)])
     for ours, plain in zip(*found, strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 12), st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=5))
+def test_outputs_and_gradients_are_those_of_softmax(prompt: int, sizes: list[tuple[int, bool]]) -> None:
+    require_softmax(prompt, sizes)
+
+
+def test_long_segments_are_computed_in_parts() -> None:
+    require_softmax(300, [(300, False), (270, True)])  # gradients come for 256 tokens at a time
 
 
 def test_the_operators_tell_the_compiler_what_they_do() -> None:

@@ -6,6 +6,7 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from posttrain.base.text import first_line
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.errors import ModelError
 from posttrain.models.backend import autocast_to
@@ -41,10 +42,10 @@ class PackedRows:
         self._head.detach()
 
 
-RowScorer = LabelledHead | PackedRows
+Scorer = LabelledHead | PackedRows
 
 
-def row_scorer(model: Any, *, packed: bool) -> RowScorer:
+def row_scorer(model: Any, *, packed: bool) -> Scorer:
     """What computes the scores of rows of a model; attach it once."""
     head = LabelledHead(model)
     return PackedRows(head) if packed else head
@@ -78,20 +79,37 @@ def why_not_packed(model: Any, dtype: torch.dtype, longest: int) -> str | None:
 
     The model's attention is replaced, as `should_pack` does.
     """
-    for layer in DynamicCache(config=model.config).layers:
+    if reason := why_not_by_config(model.config, longest):
+        return reason
+    if model.device.type == "cuda" and dtype == torch.float32:
+        return "torch's attention for rows of different lengths computes in 16 bits on CUDA"
+    if model.config._attn_implementation == "sdpa":
+        recomputed_attention.use_in(model)
+    if model.config._attn_implementation != recomputed_attention.NAME:
+        return f"its attention ({model.config._attn_implementation}) cannot be replaced"
+    return _why_not_the_same(model, dtype)
+
+
+def why_not_by_config(config: Any, longest: int) -> str | None:
+    """Why a model of this config cannot take packed rows of up to `longest` tokens; None if nothing in it says so."""
+    try:
+        layers = DynamicCache(config=config).layers
+    except AttributeError:
+        return "its config does not say what its layers are"
+    for layer in layers:
         window = getattr(layer, "sliding_window", None)
         if window is None and type(layer) is not DynamicLayer:
             return "some of its layers keep a state that goes from one row to the next"
         if window is not None and window < longest:
             return f"some of its layers see a window of {window} tokens, and rows may have {longest}"
-    if model.config._attn_implementation == "sdpa":
-        recomputed_attention.use_in(model)
-    if model.config._attn_implementation != recomputed_attention.NAME:
-        return f"its attention ({model.config._attn_implementation}) cannot be replaced"
-    return None if _says_the_same(model, dtype) else "its logits for a few tokens are not those of separate rows"
+    for name, value in vars(config).items():
+        if isinstance(value, float) and value > 0 and "att" in name and "drop" in name:
+            return f"its attention has dropout ({name}: {value:g})"
+    return None
 
 
-def _says_the_same(model: Any, dtype: torch.dtype) -> bool:
+def _why_not_the_same(model: Any, dtype: torch.dtype) -> str | None:
+    """Why packed rows do not have the logits of separate ones, tried with a few tokens; None if they do."""
     rows = torch.tensor([[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 7, 8], [9, 8, 7, 6, 5, 4, 3]], device=model.device)
     labels = torch.full_like(rows, IGNORED_LABEL)
     labels[:, 4:] = 0
@@ -102,9 +120,11 @@ def _says_the_same(model: Any, dtype: torch.dtype) -> bool:
         with torch.no_grad(), autocast_to(dtype, model.device):
             expected = model(input_ids=rows, use_cache=False).logits[:, 4:].float().flatten(0, 1)
             logits = model(input_ids=packed.input_ids, use_cache=False, **packed.inputs()).logits.float()
-    except (TypeError, ValueError, RuntimeError, AttributeError, AssertionError, IndexError):
-        return False  # this model does not accept such inputs
+    except (TypeError, ValueError, RuntimeError, AttributeError, AssertionError, IndexError) as error:
+        return f"it does not take them: {first_line(error)}"
     finally:
         model.train(was_training)
     found = logits[packed.labels != IGNORED_LABEL]
-    return bool(torch.isclose(found, expected, rtol=0.1, atol=0.1 * float(expected.std())).all())
+    if torch.isclose(found, expected, rtol=0.1, atol=0.1 * float(expected.std())).all():
+        return None
+    return "its logits for a few tokens are not those of separate rows"

@@ -4,14 +4,18 @@ A segment sees its own earlier tokens and, if it has one, its whole prefix, whic
 prompt that several rows share. On a CPU, segments are computed one by one, which also keeps a segment's matrices in the
 cache; torch.compile does not look inside, so the number of segments and their lengths cause no further compilation. The
 backward pass recomputes the probabilities from their log-sum-exp, as flash attention does
-(https://arxiv.org/abs/2307.08691). On CUDA, torch's kernel for sequences of different lengths computes them all.
+(https://arxiv.org/abs/2307.08691), for some tokens at a time. On CUDA, torch's kernel for sequences of different
+lengths computes all segments.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+# Tokens whose probabilities are in memory at a time, heads × tokens × keys; later tokens see more keys.
+_AT_ONCE = 256
 
 
 class Segment(NamedTuple):
@@ -136,20 +140,18 @@ def _backward(
     # Several segments may add to the gradient of a prefix, so the sum is kept in float32.
     of_key, of_value = (_empty_like(part, torch.float32).zero_() for part in (key, value))
     heads, width = key.shape[1], key.shape[3]
-    for segment in _listed(segments):
-        own = slice(segment.first, segment.end)
-        tokens = segment.end - segment.first
+    for tokens, segment in _in_parts(segments):
         # The query heads of a key head are rows of one matrix: [key heads, heads per key head · tokens, width].
-        queries, out_slopes = (part[0, :, own].reshape(heads, -1, width) for part in (query, slopes))
+        queries, out_slopes = (part[0, :, tokens].reshape(heads, -1, width) for part in (query, slopes))
         keys, values = (_seen(part, segment)[0] for part in (key, value))
-        grouped = (heads, query.shape[1] // heads, tokens, keys.shape[1])
-        log_sums, mean_slopes = sums[:, :, own].reshape(2, *grouped[:3], 1)
+        grouped = (heads, query.shape[1] // heads, tokens.stop - tokens.start, keys.shape[1])
+        log_sums, mean_slopes = sums[:, :, tokens].reshape(2, *grouped[:3], 1)
         shares = torch.bmm(queries, keys.transpose(1, 2)).view(grouped).float().mul_(scale).sub_(log_sums).exp_()
-        shares.masked_fill_(~_visible(segment), 0.0)
+        shares.masked_fill_(~_visible(*grouped[2:]), 0.0)
         changes = torch.bmm(out_slopes, values.transpose(1, 2)).view(grouped).float()
         changes.sub_(mean_slopes).mul_(shares).mul_(scale)
         shares, changes = (part.to(query.dtype).view(heads, -1, keys.shape[1]) for part in (shares, changes))
-        of_query[0, :, own] = torch.bmm(changes, keys).view(-1, tokens, width)
+        of_query[0, :, tokens] = torch.bmm(changes, keys).view(-1, grouped[2], width)
         _add(of_key, segment, torch.bmm(changes.transpose(1, 2), queries))
         _add(of_value, segment, torch.bmm(shares.transpose(1, 2), out_slopes))
     return of_query, of_key.to(key.dtype), of_value.to(value.dtype)
@@ -186,6 +188,14 @@ def _listed(segments: Tensor) -> list[Segment]:
     return [Segment(*places) for places in segments[1:].view(-1, 4).tolist()]
 
 
+def _in_parts(segments: Tensor) -> Iterator[tuple[slice, Segment]]:
+    """At most `_AT_ONCE` tokens of a segment, and the segment as far as they see it."""
+    for segment in _listed(segments):
+        for first in range(segment.first, segment.end, _AT_ONCE):
+            end = min(first + _AT_ONCE, segment.end)
+            yield slice(first, end), segment._replace(end=end)
+
+
 def _seen(part: Tensor, segment: Segment) -> Tensor:
     """What a segment sees of keys or values: its prefix, then itself."""
     own = part[:, :, segment.first : segment.end]
@@ -194,17 +204,17 @@ def _seen(part: Tensor, segment: Segment) -> Tensor:
     return torch.cat([part[:, :, segment.prefix : segment.prefix_end], own], dim=2)
 
 
-def _visible(segment: Segment) -> Tensor:
-    """Which keys each token of a segment sees, bool [tokens, keys]."""
-    tokens, prefix = segment.end - segment.first, segment.prefix_end - segment.prefix
-    return torch.ones(tokens, prefix + tokens, dtype=torch.bool).tril(prefix)
+def _visible(tokens: int, keys: int) -> Tensor:
+    """Which keys each token sees if the last one sees all, bool [tokens, keys]."""
+    return torch.ones(tokens, keys, dtype=torch.bool).tril(keys - tokens)
 
 
 def _bias(segment: Segment, dtype: torch.dtype) -> Tensor | None:
     """0 or −∞ for each pair of token and key, shape [tokens, keys]; None where a segment only sees itself."""
     if segment.prefix == segment.prefix_end:
         return None
-    seen = _visible(segment)
+    tokens = segment.end - segment.first
+    seen = _visible(tokens, segment.prefix_end - segment.prefix + tokens)
     return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))
 
 
