@@ -9,7 +9,6 @@ control tokens are added.
 import ast
 import copy
 import importlib.util
-import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -237,7 +236,6 @@ class Family:
 
 def families() -> list[Family]:
     """All templates that the packages ship."""
-    logging.getLogger("posttrain").setLevel(logging.ERROR)
     found = shipped()
     tokenizers = packaged_tokenizers(text for templates in found.values() for text in templates.values())
     return [

@@ -71,7 +71,13 @@ def write_config(folder: Path, tiny_model: Path) -> Path:
         "chat": {"max_length": 256},
         "datasets": {"a": {"path": "a.jsonl"}},
         "stages": [{"name": "one", "until_step": 3, "mix": {"a": 1}}],
-        "training": {"rows_per_step": 4, "micro_batch_size": 2, "learning_rate": 1e-2, "schedule": "constant"},
+        "training": {
+            "rows_per_step": 4,
+            "micro_batch_size": 2,
+            "batching": "by_length",
+            "learning_rate": 1e-2,
+            "schedule": "constant",
+        },
         "run": {"save_every": 1, "keep_checkpoints": 9},
     }
     path = folder / "run.yaml"

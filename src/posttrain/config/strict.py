@@ -46,7 +46,12 @@ def folder_of(value: object, default: F) -> Path | F:
 
 def base_folder(value: object, info: ValidationInfo) -> Path | None:
     """The folder from which a relative path starts; None for a config made in Python."""
-    return folder_of(value, (info.context or {}).get("base_dir"))
+    return folder_of(value, config_folder(info))
+
+
+def config_folder(info: ValidationInfo) -> Path | None:
+    """The folder of the config file; None for a config made in Python."""
+    return (info.context or {}).get("base_dir")
 
 
 def resolve_path(value: str | Path, info: ValidationInfo, *, of: object = None) -> Path:

@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 from transformers import (
-    DynamicCache,
     GenerationConfig,
     LogitsProcessorList,
     StoppingCriteriaList,
 )
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from posttrain.conversation.masks import IGNORED_LABEL, TokenRow
 from posttrain.inference.engine import (
@@ -31,7 +30,9 @@ from posttrain.inference.engine import (
     complete_by,
     plan_batches,
 )
+from posttrain.inference.hf_cache import RoomyLayer, roomy_cache
 from posttrain.inference.hf_hooks import Listener, LogProbRecorder, RepetitionPenalty, StopStrings
+from posttrain.models.kernels import recomputed_attention
 from posttrain.models.kernels.compiled_layers import as_written
 from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.models.padding import pad_rows
@@ -49,6 +50,8 @@ class HfEngine:
 
     def __init__(self, model: Any, tokenizer: Any, end_ids: frozenset[int], batch_size: int) -> None:
         self._model: Any = model
+        if model.config._attn_implementation == "sdpa":
+            recomputed_attention.use_in(model)
         self._tokenizer = tokenizer
         self._end_ids = end_ids
         self._batch_size = batch_size
@@ -158,14 +161,16 @@ class HfEngine:
     def _shared_prefill(self, prompts: Sequence[tuple[int, ...]], ids: torch.Tensor, mask: torch.Tensor) -> Any:
         """The cache of all but the last prompt token, computed once per distinct prompt.
 
-        None if no prompt occurs twice, if a prompt is a single token, or if a layer of the model caches anything other
-        than keys and values, which transformers cannot copy to several rows.
+        It is empty if no prompt occurs twice or a prompt is a single token; None if a layer of the model caches
+        anything other than keys and values, which transformers cannot copy to several rows.
         """
         rows = {prompt: row for row, prompt in enumerate(prompts)}
-        cache = DynamicCache(config=self._model.config)
-        shareable = all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers)
-        if len(rows) == len(prompts) or not shareable or min(map(len, rows)) < 2:
+        cache = roomy_cache(self._model.config)
+        shareable = all(type(layer) in (RoomyLayer, DynamicSlidingWindowLayer) for layer in cache.layers)
+        if not shareable:
             return None
+        if len(rows) == len(prompts) or min(map(len, rows)) < 2:
+            return cache
         different = list(rows.values())
         self._model.generate(
             input_ids=ids[different, :-1],

@@ -67,6 +67,22 @@ def test_transformers_gets_the_same_from_it_compiled_or_not_and_however_long(tok
         torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_new_token_attends_as_it_would_with_keys_copied_for_each_head(masked):
+    # Two rows of 7 tokens, of which the first two of row 1 are padding; 4 heads share 2 key heads.
+    module = torch.nn.Module()
+    module.num_key_value_groups = 2
+    query, key, value = (part.detach() for part in tensors(2, 4, 2, 7))
+    mask = None
+    if masked:
+        mask = torch.ones(2, 1, 1, 7, dtype=torch.bool)
+        mask[1, ..., :2] = False
+    found, _ = recomputed_attention(module, query[:, :, -1:], key, value, mask, scaling=0.3)
+    copied = (part.repeat_interleave(2, dim=1) for part in (key, value))
+    expected = torch.nn.functional.scaled_dot_product_attention(query[:, :, -1:], *copied, attn_mask=mask, scale=0.3)
+    torch.testing.assert_close(found, expected.transpose(1, 2), rtol=1e-5, atol=1e-6)
+
+
 def test_a_mask_is_obeyed():
     inputs = tensors(1, 2, 2, 6)
     mask = torch.ones(1, 1, 6, 6, dtype=torch.bool).tril()

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, JsonValue, ValidationInfo, field_validat
 
 from posttrain.base.files import require_file
 from posttrain.base.user_code import error_in_words, find_module_file, import_file, import_module, split_place
-from posttrain.config.strict import base_folder, resolve_path
+from posttrain.config.strict import base_folder, config_folder, resolve_path
 from posttrain.dataserver.graders.base import Grader, Score, checked_score
 from posttrain.dataserver.graders.remote import require_no_secret
 from posttrain.dataserver.graders.text.completions import GradeInput
@@ -54,11 +54,13 @@ class PythonGrader(Grader):
             return path
         file, name = split_place(path)
         resolved = resolve_path(file, info, of=path)
-        base = base_folder(path, info)
-        if base is not None:
-            folder, real = os.path.realpath(base), os.path.realpath(resolved)
-            if os.path.commonpath([folder, real]) != folder:
-                raise ValueError(f"{resolved} is outside of {folder}, the folder of the config file; move it there")
+        # A path in an extended file starts from its folder, one in `--set` from the current one.
+        folders = [
+            os.path.realpath(each) for each in (config_folder(info), base_folder(path, info)) if each is not None
+        ]
+        real = os.path.realpath(resolved)
+        if folders and not any(os.path.commonpath([folder, real]) == folder for folder in folders):
+            raise ValueError(f"{resolved} is outside of {folders[0]}, the folder of the config file; move it there")
         return f"{resolved}:{name}"
 
     @field_validator("params")

@@ -102,7 +102,7 @@ def why_not_by_config(config: Any, longest: int) -> str | None:
             return "some of its layers keep a state that goes from one row to the next"
         if window is not None and window < longest:
             return f"some of its layers see a window of {window} tokens, and rows may have {longest}"
-    for name, value in vars(config).items():
+    for name, value in vars(config.get_text_config()).items():
         if isinstance(value, float) and value > 0 and "att" in name and "drop" in name:
             return f"its attention has dropout ({name}: {value:g})"
     return None

@@ -56,6 +56,8 @@ def recomputed_attention(
     segments, varlen = others.pop("segments", None), others.pop("varlen", None)
     if segments is not None or varlen is not None:
         return segmented_attention(query, key, value, scaling, segments, varlen), None
+    if query.shape[2] == 1 < key.shape[2] and not dropout:
+        return _of_next_token(query, key, value, attention_mask, scaling), None
     is_traced = torch.compiler.is_compiling() and query.device.type == "cpu"
     if is_traced and scaling is not None and not dropout and 1 < query.shape[2] <= _LONGEST:
         is_causal = others.get("is_causal")
@@ -64,6 +66,20 @@ def recomputed_attention(
         if is_understood and query.shape[3] == value.shape[3]:
             return masked_attention(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None
     return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others)
+
+
+def _of_next_token(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float | None
+) -> torch.Tensor:
+    """Attention of one new token per row to all keys, shape [batch, 1, heads, width].
+
+    The query heads of a key head go through torch's kernel as if they were tokens, so that keys and values, by far the
+    largest tensors of a decoding step, are not copied for each of them.
+    """
+    batch, heads, _, width = query.shape
+    grouped = query.reshape(batch, key.shape[1], heads // key.shape[1], width)
+    found = torch.nn.functional.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scaling)
+    return found.reshape(batch, 1, heads, -1)
 
 
 def masked_attention(

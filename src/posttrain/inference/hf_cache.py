@@ -1,0 +1,48 @@
+"""A cache of keys and values that is not copied for each token."""
+
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+# Tokens there is room for after those that are held. All are copied when it is used up, not at each token.
+_ROOM = 64
+
+
+def roomy_cache(config: Any) -> DynamicCache:
+    """transformers' DynamicCache for a model of this config, with `RoomyLayer` where a layer sees all tokens."""
+    cache = DynamicCache(config=config)
+    cache.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    return cache
+
+
+class RoomyLayer(DynamicLayer):
+    """Keys and values of a layer, of shape [rows, heads, tokens, width], in memory with room for more tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rooms: dict[str, torch.Tensor] = {}
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add keys and values, of shape [rows, heads, new tokens, width]; return all of them."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.keys = self._extended("keys", self.keys, key_states)
+        self.values = self._extended("values", self.values, value_states)
+        return self.keys, self.values
+
+    def _extended(self, name: str, held: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
+        assert held is not None
+        length = held.shape[-2] if held.numel() else 0
+        end, room = length + new.shape[-2], self._rooms.get(name)
+        # Rows that were chosen or put in another order are a new tensor.
+        if room is None or room.data_ptr() != held.data_ptr() or room.shape[-2] < end:
+            room = new.new_empty(*new.shape[:-2], end + _ROOM, new.shape[-1])
+            if length:
+                room[..., :length, :] = held
+            self._rooms[name] = room
+        room[..., length:end, :] = new
+        return room[..., :end, :]
