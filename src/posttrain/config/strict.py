@@ -17,7 +17,7 @@ _LONGEST_PART, _LONGEST_PATH = 255, 3000
 _LARGEST = 2**63 - 1
 
 
-F = TypeVar("F", Path, None)
+F = TypeVar("F", Path, Path | None)
 
 
 class TextFrom(str):

@@ -30,7 +30,7 @@ from posttrain.inference.engine import (
     complete_by,
     plan_batches,
 )
-from posttrain.inference.hf_cache import RoomyLayer, roomy_cache
+from posttrain.models.kernels.roomy_cache import RoomyLayer, roomy_cache
 from posttrain.inference.hf_hooks import Listener, LogProbRecorder, RepetitionPenalty, StopStrings
 from posttrain.models.kernels import recomputed_attention
 from posttrain.models.kernels.compiled_layers import as_written
@@ -50,8 +50,6 @@ class HfEngine:
 
     def __init__(self, model: Any, tokenizer: Any, end_ids: frozenset[int], batch_size: int) -> None:
         self._model: Any = model
-        if model.config._attn_implementation == "sdpa":
-            recomputed_attention.use_in(model)
         self._tokenizer = tokenizer
         self._end_ids = end_ids
         self._batch_size = batch_size
@@ -135,6 +133,8 @@ class HfEngine:
         sampling: Sampling,
         hear: Callable[[int, int], bool] | None = None,
     ) -> list[Completion]:
+        if self._model.config._attn_implementation == "sdpa":
+            recomputed_attention.use_in(self._model)
         ids, mask = _left_padded(prompts, self._tokenizer.pad_token_id, self._model.device)
         width = ids.shape[1]
         recorder = LogProbRecorder(sampling.temperature) if sampling.logprobs else None

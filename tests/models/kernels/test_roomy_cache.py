@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 from transformers.cache_utils import DynamicLayer
 
-from posttrain.inference.hf_cache import RoomyLayer, roomy_cache
+from posttrain.models.kernels.roomy_cache import RoomyLayer, roomy_cache
 
 CHANGES = st.one_of(
     st.integers(1, 90).map(lambda tokens: ("update", tokens)),
