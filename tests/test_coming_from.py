@@ -1,4 +1,4 @@
-"""The translated examples of other tools train: a step of each, with a tiny model."""
+"""The translated examples of other tools train: two steps of each, with a tiny model."""
 
 import shutil
 from pathlib import Path
@@ -17,14 +17,14 @@ TRANSLATED = sorted(path for path in EXAMPLES.glob("coming_from/*/*.yaml") if pa
 
 @pytest.mark.long
 @pytest.mark.parametrize("path", TRANSLATED, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_step_of_every_translated_example_trains(path: Path, tiny_model: Path, tmp_path: Path, write_jsonl: Any):
-    """A copy of the examples, so that runs and journals stay in the test's folder, with two problems like GSM8K's."""
+def test_every_translated_example_trains(path: Path, tiny_model: Path, tmp_path: Path, write_jsonl: Any):
+    """Two steps, as one would be all warm-up; of a copy, so that runs and journals stay in the test's folder, with two problems like GSM8K's."""
     for name in ("word_problems", "preferences", f"coming_from/{path.parent.name}"):
         shutil.copytree(EXAMPLES / name, tmp_path / "examples" / name)
     config = tmp_path / path.relative_to(EXAMPLES.parent)
     problems = [{"question": f"{number} + 1?", "answer": f"#### {number + 1}"} for number in range(16)]
     write_jsonl(config.parent / "gsm8k_train.jsonl", problems)
-    values = {"model.name": tiny_model, "chat.max_length": 512, "training.max_steps": 1, "training.warmup_steps": 0}
+    values = {"model.name": tiny_model, "chat.max_length": 512, "training.max_steps": 2, "training.warmup_steps": 0}
     if path.stem == "grpo":
         values["rollout.max_new_tokens"] = 8
     options = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
