@@ -18,7 +18,7 @@ TRANSLATED = sorted(path for path in EXAMPLES.glob("coming_from/*/*.yaml") if pa
 @pytest.mark.long
 @pytest.mark.parametrize("path", TRANSLATED, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_translated_example_trains(path: Path, tiny_model: Path, tmp_path: Path, write_jsonl: Any):
-    """Two steps, as one would be all warm-up; of a copy, so that runs and journals stay in the test's folder, with two problems like GSM8K's."""
+    """In a copy, where runs and journals stay; two steps, because one would be all warm-up."""
     for name in ("word_problems", "preferences", f"coming_from/{path.parent.name}"):
         shutil.copytree(EXAMPLES / name, tmp_path / "examples" / name)
     config = tmp_path / path.relative_to(EXAMPLES.parent)
