@@ -37,6 +37,7 @@ class Odd(StrictModel):
     ) = None
     checked: str = ""
     hf_token: str = ""
+    some: tuple[Stage, ...] | None = Field(default=None, min_length=1)
     short_keys: dict[Annotated[str, Field(max_length=2)], int] = Field(default_factory=dict)
     itself: "Odd | None" = None
 
@@ -160,6 +161,8 @@ def test_a_problem_is_told_in_plain_words(data: dict[str, Any], want: str):
         ({"lists": ["al"]}, "lists.0: should be a valid list; or should be 'all', found 'al'; did you mean all?"),
         ({"called": [{"name": "a"}]}, "called.0.until_step: missing: this key is required"),
         ({"called": {"name": "a"}}, "called.until_step: missing: this key is required"),
+        ({"some": []}, "some: should have at least 1 item, found []"),
+        ({"some": [{"name": "a"}]}, "some.0.until_step: missing: this key is required"),
         ({"checked": "a b"}, "checked: 'a b' has spaces; take them out"),
         ({"hf_token": "a b"}, "hf_token: '***' has spaces; take them out"),
         ({"hf_token": 5}, "hf_token: should be text, found ***; put it in quotes"),

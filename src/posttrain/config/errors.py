@@ -57,8 +57,14 @@ class _Finding:
 
 def find_problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[Problem]:
     """The distinct problems in `data` with their key paths, from the first `MOST_FOUND` errors at most."""
-    findings = [_located(details, model, data) for details in error.errors(include_url=False)[:MOST_FOUND]]
+    errors = [details for details in error.errors(include_url=False)[:MOST_FOUND] if not _counts_only_valid(details)]
+    findings = [_located(details, model, data) for details in errors]
     return list(dict.fromkeys(_problem(each, model) for each in _settle_unions(findings)))
+
+
+def _counts_only_valid(error: ErrorDetails) -> bool:
+    """Whether a list is called too short only because pydantic does not count its items that have errors."""
+    return error["type"] == "too_short" and len(error["input"]) >= error.get("ctx", {})["min_length"]
 
 
 def _located(error: ErrorDetails, model: type[BaseModel], value: Any) -> _Finding:
