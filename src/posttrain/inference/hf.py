@@ -30,11 +30,11 @@ from posttrain.inference.engine import (
     complete_by,
     plan_batches,
 )
-from posttrain.models.kernels.roomy_cache import RoomyLayer, roomy_cache
 from posttrain.inference.hf_hooks import Listener, LogProbRecorder, RepetitionPenalty, StopStrings
 from posttrain.models.kernels import recomputed_attention
 from posttrain.models.kernels.compiled_layers import as_written
 from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.models.kernels.roomy_cache import RoomyLayer, roomy_cache
 from posttrain.models.padding import pad_rows
 
 
