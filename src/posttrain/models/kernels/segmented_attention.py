@@ -3,9 +3,8 @@
 A segment sees its own earlier tokens and, if it has one, its whole prefix, which is another part of the sequence: the
 prompt that several rows share. On a CPU, segments are computed one by one, which also keeps a segment's matrices in the
 cache; torch.compile does not look inside, so the number of segments and their lengths cause no further compilation. The
-backward pass recomputes the probabilities from their log-sum-exp, as flash attention does
-(https://arxiv.org/abs/2307.08691), for some tokens at a time. On CUDA, torch's kernel for sequences of different
-lengths computes all segments.
+backward pass computes the probabilities again, for some tokens at a time, so nothing of size tokens × tokens is kept.
+On CUDA, torch's kernel for sequences of different lengths computes all segments.
 """
 
 from collections.abc import Iterator, Sequence
@@ -88,7 +87,7 @@ def segmented_attention(
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     query, key = query.to(value.dtype), key.to(value.dtype)
     if segments is not None:
-        return _segmented(query, key, value, segments, scale)[0].transpose(1, 2)
+        return _segmented(query, key, value, segments, scale).transpose(1, 2)
     assert varlen is not None
     from torch.nn.attention.varlen import varlen_attn
 
@@ -108,35 +107,31 @@ def segmented_attention(
 
 
 @torch.library.custom_op("posttrain::segmented_attention", mutates_args=())
-def _segmented(query: Tensor, key: Tensor, value: Tensor, segments: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """The output, of the shape of `query`, and the log-sum-exp of each token's scores, shape [1, heads, tokens]."""
-    output, log_sums = _outputs_of(query, key, value, segments, scale)
+def _segmented(query: Tensor, key: Tensor, value: Tensor, segments: Tensor, scale: float) -> Tensor:
+    """The output, of the shape of `query`."""
+    output = _output_of(query, key, value, segments, scale)
     group = query.shape[1] // key.shape[1]
     for segment in _listed(segments):
         keys, values = (_seen(part, segment).repeat_interleave(group, dim=1) for part in (key, value))
         own = slice(segment.first, segment.end)
         bias = _bias(segment, query.dtype)
-        output[:, :, own], log_sums[:, :, own] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        output[:, :, own], _ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             query[:, :, own], keys, values, 0.0, bias is None, attn_mask=bias, scale=scale
         )
-    return output, log_sums
+    return output
 
 
 @_segmented.register_fake
-def _outputs_of(query: Tensor, key: Tensor, value: Tensor, segments: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    _, heads, tokens, _ = query.shape
-    return _empty_like(query, query.dtype), query.new_empty(1, heads, tokens, dtype=torch.float32)
+def _output_of(query: Tensor, key: Tensor, value: Tensor, segments: Tensor, scale: float) -> Tensor:
+    return _empty_like(query, query.dtype)
 
 
 @torch.library.custom_op("posttrain::segmented_attention_backward", mutates_args=())
 def _backward(
-    slopes: Tensor, query: Tensor, key: Tensor, value: Tensor, sums: Tensor, segments: Tensor, scale: float
+    slopes: Tensor, query: Tensor, key: Tensor, value: Tensor, segments: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value, from that of the output, `slopes`.
-
-    `sums`: for each token the log-sum-exp of its scores, and Σ slope · output, shape [2, heads, tokens].
-    """
-    of_query, _, _ = _gradients_of(slopes, query, key, value, sums, segments, scale)
+    """Gradients of query, key and value, from that of the output, `slopes`."""
+    of_query, _, _ = _gradients_of(slopes, query, key, value, segments, scale)
     # Several segments may add to the gradient of a prefix, so the sum is kept in float32.
     of_key, of_value = (_empty_like(part, torch.float32).zero_() for part in (key, value))
     heads, width = key.shape[1], key.shape[3]
@@ -145,11 +140,11 @@ def _backward(
         queries, out_slopes = (part[0, :, tokens].reshape(heads, -1, width) for part in (query, slopes))
         keys, values = (_seen(part, segment)[0] for part in (key, value))
         grouped = (heads, query.shape[1] // heads, tokens.stop - tokens.start, keys.shape[1])
-        log_sums, mean_slopes = sums[:, :, tokens].reshape(2, *grouped[:3], 1)
-        shares = torch.bmm(queries, keys.transpose(1, 2)).view(grouped).float().mul_(scale).sub_(log_sums).exp_()
-        shares.masked_fill_(~_visible(*grouped[2:]), 0.0)
+        scores = torch.bmm(queries, keys.transpose(1, 2)).view(grouped).float().mul_(scale)
+        # Not from a kept log-sum-exp: in 16 bits, products are rounded, and large ones would have shares beyond 1.
+        shares = scores.masked_fill_(~_visible(*grouped[2:]), float("-inf")).softmax(-1)
         changes = torch.bmm(out_slopes, values.transpose(1, 2)).view(grouped).float()
-        changes.sub_(mean_slopes).mul_(shares).mul_(scale)
+        changes.sub_(torch.linalg.vecdot(changes, shares).unsqueeze(-1)).mul_(shares).mul_(scale)
         shares, changes = (part.to(query.dtype).view(heads, -1, keys.shape[1]) for part in (shares, changes))
         of_query[0, :, tokens] = torch.bmm(changes, keys).view(-1, grouped[2], width)
         _add(of_key, segment, torch.bmm(changes.transpose(1, 2), queries))
@@ -159,20 +154,18 @@ def _backward(
 
 @_backward.register_fake
 def _gradients_of(
-    slopes: Tensor, query: Tensor, key: Tensor, value: Tensor, sums: Tensor, segments: Tensor, scale: float
+    slopes: Tensor, query: Tensor, key: Tensor, value: Tensor, segments: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     return _empty_like(query, query.dtype), _empty_like(key, key.dtype), _empty_like(value, value.dtype)
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     *tensors, ctx.scale = inputs
-    ctx.save_for_backward(*tensors, *output)
+    ctx.save_for_backward(*tensors)
 
 
-def _gradients(ctx: Any, slopes: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    query, key, value, segments, output, log_sums = ctx.saved_tensors
-    sums = torch.cat([log_sums, (slopes.float() * output.float()).sum(-1)])
-    return *_backward(slopes, query, key, value, sums, segments, ctx.scale), None, None
+def _gradients(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+    return *_backward(slopes, *ctx.saved_tensors, ctx.scale), None, None
 
 
 _segmented.register_autograd(_gradients, setup_context=_remember)
