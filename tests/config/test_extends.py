@@ -57,6 +57,13 @@ def test_of_several_files_the_later_wins_and_each_may_extend_others():
     assert sorted(each.name for each in extended_files(path)) == ["one.yaml", "two.yaml", "zero.yaml"]
 
 
+def test_a_config_that_is_named_by_a_link_is_none_of_the_files_that_it_extends(folder: Path):
+    write("base.yaml", BASE)
+    write("run.yaml", "extends: base.yaml\n")
+    Path("link.yaml").symlink_to("run.yaml")
+    assert extended_files(Path("link.yaml")) == [folder / "base.yaml"]
+
+
 def test_null_replaces_a_mapping():
     write("base.yaml", "a: {b: 1}\nc: 2\n")
     assert read_raw(write("run.yaml", "extends: base.yaml\na: null\n")) == {"a": None, "c": 2}

@@ -41,7 +41,7 @@ def extended_files(path: Path) -> list[Path]:
         reading.source(path, ())
     except ConfigError:
         return []
-    return [each for each in reading.found if each != path.resolve()]
+    return [each for each in reading.found if each != path.absolute()]
 
 
 def merged(base: Any, own: Any) -> Any:
