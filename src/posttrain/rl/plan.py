@@ -9,7 +9,6 @@ from rich.table import Table
 
 from posttrain.base.console import console, new_table
 from posttrain.base.extras import require_extra
-from posttrain.base.processes import process_count
 from posttrain.base.text import counted
 from posttrain.dataserver.schemas import DatasetMeta, Meta
 from posttrain.errors import ConfigError
@@ -24,7 +23,7 @@ from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
 from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.runs.finish import finished_result
 from posttrain.train.optim.schedules import schedule_in_words
-from posttrain.train.plan import show_estimate
+from posttrain.train.plan import pieces_in_words, show_estimate
 
 if TYPE_CHECKING:
     from posttrain.rl.client.connection import Connection
@@ -82,16 +81,11 @@ def show_plan(
 
 
 def _schedule_lines(config: RLConfig, schedule: RolloutSchedule) -> list[str]:
-    served, ranks = schedule.iteration_stride, process_count()
-    at_once, tokens = config.training.micro_batch_size, config.training.micro_batch_tokens
-    pieces = f"{at_once} at once × {ranks} process{'es' * (ranks > 1)} × "
-    pieces += f"{schedule.rows_per_step // (at_once * ranks)} micro-batches"
-    if tokens is not None:
-        pieces = f"up to {tokens} tokens at once × {ranks} process{'es' * (ranks > 1)}"
+    served = schedule.iteration_stride
     passes = f", in {schedule.passes} passes" if schedule.passes > 1 else ""
     return [
         f"optimizer step  {schedule.rows_per_step} completions, the groups of {schedule.prompts_per_step} prompts: "
-        f"{pieces}",
+        f"{pieces_in_words(config.training)}",
         f"generation      {schedule.prompts_per_iteration * schedule.generations} completions, {schedule.generations} "
         f"for each of {schedule.prompts_per_iteration} prompts, serve {served} optimizer "
         f"step{'s' * (served > 1)}{passes}",

@@ -80,15 +80,18 @@ def trained_weights(model: ModelConfig, lora: LoraConfig | None) -> str:
 
 def step_lines(training: TrainingConfig, max_steps: int, unit: str) -> Iterator[str]:
     """Lines on the size of a step in `unit`s, such as rows, and on the schedule."""
-    at_once = training.micro_batch_size * process_count()
-    pieces = (
-        f"{training.micro_batch_size} at once × {process_count()} process × {training.rows_per_step // at_once} "
-        "micro-batches"
-    )
-    if training.micro_batch_tokens is not None:
-        pieces = f"up to {training.micro_batch_tokens} tokens at once × {process_count()} process"
-    yield f"optimizer step  {training.rows_per_step} {unit}: {pieces}"
+    yield f"optimizer step  {training.rows_per_step} {unit}: {pieces_in_words(training)}"
     yield f"steps           {schedule_in_words(training, max_steps)}"
+
+
+def pieces_in_words(training: TrainingConfig) -> str:
+    """How an optimizer step is cut up."""
+    ranks = process_count()
+    processes = f"{ranks} process{'es' * (ranks > 1)}"
+    if training.micro_batch_tokens is not None:
+        return f"up to {training.micro_batch_tokens} tokens at once × {processes}"
+    at_once = training.micro_batch_size
+    return f"{at_once} at once × {processes} × {training.rows_per_step // (at_once * ranks)} micro-batches"
 
 
 def show_estimate(config: BaseModel, compute: Callable[[], "Estimate"]) -> None:
