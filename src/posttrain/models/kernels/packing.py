@@ -49,37 +49,27 @@ def pack(input_ids: torch.Tensor, labels: torch.Tensor, *, worth_sharing: int = 
     # The last token of a prompt predicts the first one of an answer, so each row keeps it.
     prompts = [tuple(ids[: first + 1].tolist()) for ids, first in zip(input_ids, firsts, strict=True)]
     rows_with = Counter(prompts)
-    known: dict[tuple[int, ...], tuple[int, int]] = {}
+    known: dict[tuple[int, ...], tuple[int, int]] = {}  # where a shared prompt lies in the sequence
     segments: list[Segment] = []
-    rows: list[int] = []
-    starts: list[int] = []
-    end = 0
+    owners: list[torch.Tensor] = []
+    columns: list[torch.Tensor] = []
 
-    def add(row: int, start: int, stop: int, prefix: tuple[int, int] = (0, 0)) -> None:
-        nonlocal end
-        segments.append(Segment(end, end + stop - start, *prefix))
-        rows.append(row)
-        starts.append(start)
-        end += stop - start
+    def add(row: int, start: int, stop: int, prefix: tuple[int, int] = (0, 0)) -> Segment:
+        """Append the tokens of a row from `start` to `stop`."""
+        first = segments[-1].end if segments else 0
+        segments.append(Segment(first, first + stop - start, *prefix))
+        columns.append(torch.arange(start, stop))
+        owners.append(torch.full((stop - start,), row))
+        return segments[-1]
 
     for row, (prompt, length, first) in enumerate(zip(prompts, lengths, firsts, strict=True)):
         if rows_with[prompt] == 1 or first < worth_sharing:
             add(row, 0, length)
             continue
         if prompt not in known:
-            known[prompt] = (end, end + first)
-            add(row, 0, first)
+            known[prompt] = add(row, 0, first)[:2]
         add(row, first, length, known[prompt])
-    return _cut(input_ids, labels, segments, rows, starts)
-
-
-def _cut(
-    input_ids: torch.Tensor, labels: torch.Tensor, segments: list[Segment], rows: list[int], starts: list[int]
-) -> Packed:
-    counts = torch.tensor([each.end - each.first for each in segments])
-    begins = torch.tensor([start - each.first for start, each in zip(starts, segments, strict=True)])
-    columns = (begins.repeat_interleave(counts) + torch.arange(int(counts.sum()))).to(input_ids.device)
-    owners = torch.tensor(rows).repeat_interleave(counts).to(input_ids.device)
     # A shared prompt ends before the first label, so it brings no labels along.
-    ids, wanted = (part[owners, columns].unsqueeze(0) for part in (input_ids, labels))
-    return Packed(ids, wanted, columns.unsqueeze(0), tuple(segments))
+    place = torch.cat(owners).to(labels.device), torch.cat(columns).to(labels.device)
+    ids, wanted, positions = (part.unsqueeze(0) for part in (input_ids[place], labels[place], place[1]))
+    return Packed(ids, wanted, positions, tuple(segments))
