@@ -34,7 +34,7 @@ from posttrain.dpo.run_rows import (
 from posttrain.dpo.scores import AskedModel, RowScorer, answer_logprobs
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel
-from posttrain.models.kernels.packed_rows import row_scorer
+from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.runs.resume import RunCounters
 from posttrain.train.memory import Phase, during
 from posttrain.train.parallel import gathered
@@ -80,7 +80,7 @@ class DPORecipe(Recipe):
         self.steps = PlannedSteps(self._plans(size), place_of(config.data_sources(), _one_side(data)))
         # Ranks wait for each other in every pass of a shared model, so all must make the same number of passes.
         self._at_once = loaded.padding_free or process_count() > 1
-        self._scorer = row_scorer(loaded.model, packed=loaded.padding_free)
+        self._head = LabelledHead(loaded.model, packed=loaded.padding_free)
         self._policy = AskedModel(FrozenModel(loaded.model), packed=loaded.padding_free)
         self._measured: list[Measures] = []
         self._divergence: torch.Tensor | None = None
@@ -100,7 +100,7 @@ class DPORecipe(Recipe):
         """This micro-batch's part of the step's loss, in nats per pair (answer)."""
         input_ids, labels = micro_batch["input_ids"], micro_batch["labels"]
         answers = Answers(
-            logprobs=answer_logprobs(self._scorer, model, input_ids, labels, self._passes(micro_batch)),
+            logprobs=answer_logprobs(self._head, model, input_ids, labels, self._passes(micro_batch)),
             tokens=(labels != IGNORED_LABEL).sum(dim=1),
             references=self._references_of(micro_batch),
             desirable=micro_batch.get("desirable"),

@@ -20,7 +20,7 @@ from posttrain.dpo.passes import Pass, cost_of_a_pass, plan_passes
 from posttrain.dpo.run_rows import Rows
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel
-from posttrain.models.kernels.packed_rows import Scorer, row_scorer
+from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.models.padding import pad_rows
 from posttrain.train.parallel import summed
 
@@ -32,7 +32,7 @@ Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def answer_logprobs(
-    scorer: Scorer,
+    head: LabelledHead,
     model: Any,
     input_ids: torch.Tensor,
     labels: torch.Tensor,
@@ -41,7 +41,7 @@ def answer_logprobs(
     """Σ log p over the labelled tokens of each row, in nats: shape [rows], float32.
 
     Args:
-        scorer: attached to `model`, or to the model that it wraps.
+        head: attached to `model`, or to the model that it wraps.
         input_ids: shape [rows, seq], padded on the right.
         labels: shape [rows, seq]; the token that each position has to predict, or -100.
         passes: which rows go through the model together; by default, all in one pass.
@@ -51,7 +51,7 @@ def answer_logprobs(
     found = []
     for each in passes:
         rows = list(each.rows)
-        found.append(scorer.scores(model, input_ids[rows, : each.width], labels[rows, : each.width])[0])
+        found.append(head.scores(model, input_ids[rows, : each.width], labels[rows, : each.width])[0])
     order = [row for each in passes for row in each.rows]
     counts = (labels != IGNORED_LABEL).sum(dim=1)[order].tolist()
     of_rows = torch.stack([logprobs.sum() for logprobs in torch.cat(found).split(counts)])
@@ -64,7 +64,7 @@ class AskedModel:
     def __init__(self, frozen: FrozenModel, *, packed: bool = False) -> None:
         """`packed`: whether its rows go through it as one sequence."""
         self._frozen, self.packed = frozen, packed
-        self._scorer = row_scorer(frozen.model, packed=packed)
+        self._head = LabelledHead(frozen.model, packed=packed)
 
     @property
     def attention(self) -> str:
@@ -76,7 +76,7 @@ class AskedModel:
     ) -> torch.Tensor:
         """log p of each row, shape [rows], as in `answer_logprobs`."""
         with self._frozen.asked() as model:
-            return answer_logprobs(self._scorer, model, input_ids, labels, passes)
+            return answer_logprobs(self._head, model, input_ids, labels, passes)
 
 
 @dataclass(frozen=True)

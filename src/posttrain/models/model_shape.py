@@ -20,7 +20,7 @@ from posttrain.errors import ModelError
 from posttrain.models.backend import compute_dtype, training_device
 from posttrain.models.hf import HfBackend, keep_trained_weights_in_float32, model_files
 from posttrain.models.kernels.compiled_layers import should_compile
-from posttrain.models.kernels.packed_rows import why_not_by_config
+from posttrain.models.kernels.packed_rows import is_tried, why_not_by_config
 from posttrain.models.load import choose_backend
 from posttrain.models.lora import add_adapter, with_fused_layers
 
@@ -141,11 +141,8 @@ class TrainedModel:
 
     def packs_rows(self, longest: int) -> bool:
         """Whether rows of up to `longest` tokens go through the model as one sequence, as far as its config tells."""
-        wanted = self.training.padding_free
-        if wanted is None and training_device().type != "cpu":
-            return False
-        takes_another = self.model.attention in ("auto", "sdpa")
-        return wanted is not False and takes_another and why_not_by_config(self.architecture, longest) is None
+        tried = is_tried(self.training.padding_free, training_device()) and self.model.attention in ("auto", "sdpa")
+        return tried and why_not_by_config(self.architecture, longest) is None
 
     def _adapted(self, base: Any) -> Any:
         if self.model.adapter is not None:

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.data.curriculum.micro_batches import MicroBatchSize, cut
 from posttrain.models.kernels.compiled_layers import is_compiled
-from posttrain.models.kernels.packed_rows import row_scorer
+from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.rl.losses import StepTotals, token_weights
 from posttrain.rl.objective import PolicyObjective
 from posttrain.rl.rollout.rollout import Rollout
@@ -291,7 +291,7 @@ class CompletionScorer:
 
         `rows_at_once`: the usual number of rows per pass; `packed`: whether they are one sequence.
         """
-        self._scorer = row_scorer(model, packed=packed)
+        self._head = LabelledHead(model, packed=packed)
         self._needs_two = is_compiled(model) and not packed and rows_at_once > 1
 
     def __call__(self, model: Any, batch: CompletionBatch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -307,7 +307,7 @@ class CompletionScorer:
         if self._needs_two and len(ids) == 1:
             # A single row would compile to another program; a second row, without labels, avoids that.
             ids, labels = ids.expand(2, -1), torch.cat([labels, torch.full_like(labels, IGNORED_LABEL)])
-        logprobs, entropies = self._scorer.scores(model, ids, labels, temperatures=temperatures, entropies=True)
+        logprobs, entropies = self._head.scores(model, ids, labels, temperatures=temperatures, entropies=True)
         assert entropies is not None
         nothing = torch.zeros(batch.present.shape, dtype=torch.float32, device=ids.device)
         return nothing.masked_scatter(batch.present, logprobs), nothing.masked_scatter(batch.present, entropies)

@@ -16,7 +16,7 @@ from posttrain.data.curriculum.micro_batches import MicroBatchSize
 from posttrain.data.curriculum.step_plan import StepPlanner
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.models.backend import LoadedModel
-from posttrain.models.kernels.packed_rows import row_scorer
+from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.models.padding import pad_rows
 from posttrain.runs.resume import RunCounters
 from posttrain.sft.config import SFTConfig
@@ -53,7 +53,7 @@ class SFTRecipe(Recipe):
         place = place_of(config.data_sources(), data.datasets)
         self._steps = PlannedSteps(planner.plan, place)
         self._data, self._loaded, self._accelerator = data, loaded, accelerator
-        self._scorer = row_scorer(loaded.model, packed=loaded.padding_free)
+        self._head = LabelledHead(loaded.model, packed=loaded.padding_free)
         self._smoothing = config.training.label_smoothing or 0.0
         if config.training.neftune_alpha is not None:
             activate_neftune(loaded.model, config.training.neftune_alpha)
@@ -70,7 +70,7 @@ class SFTRecipe(Recipe):
     def loss(self, model: Any, micro_batch: Batch) -> torch.Tensor:
         """This micro-batch's part of the step's loss, in nats per trained token."""
         labels = micro_batch["labels"]
-        losses = -self._scorer.scores(model, micro_batch["input_ids"], labels, smoothing=self._smoothing)[0]
+        losses = self._head.token_losses(model, micro_batch["input_ids"], labels, smoothing=self._smoothing)
         is_end = torch.isin(labels[labels != IGNORED_LABEL], self._end_ids)
         self._ends.append(torch.stack([(losses.detach() * is_end).sum(), is_end.sum()]))
         return (losses * micro_batch["token_weights"]).sum() / self._loss_weight
@@ -100,7 +100,7 @@ class SFTRecipe(Recipe):
             for rows in telling(batches, "validating", "batches", lambda: len(batches)):
                 weights = [dataset.weights[row] for row in rows]
                 batch = self._tensors([dataset.row(row) for row in rows], weights)
-                losses = -self._scorer.scores(model, batch["input_ids"], batch["labels"])[0].double()
+                losses = self._head.token_losses(model, batch["input_ids"], batch["labels"]).double()
                 by_token = batch["token_weights"].double()
                 sums += torch.stack([(losses * by_token).sum(), by_token.sum()])
         model.train(was_training)

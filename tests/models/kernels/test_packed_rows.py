@@ -24,7 +24,8 @@ from posttrain.config.sections.model import LoraConfig
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.errors import ModelError
 from posttrain.models.kernels.compiled_layers import compile_layers
-from posttrain.models.kernels.packed_rows import row_scorer, should_pack, why_not_packed
+from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.models.kernels.packed_rows import should_pack, why_not_packed
 from posttrain.models.lora import add_adapter
 
 LONG, OTHER = list(range(10, 90)), list(range(100, 190))
@@ -106,10 +107,10 @@ def with_plain_attention(tiny_model: Path) -> Any:
 def scores_and_gradients(model: Any, rows: list[tuple[list[int], list[int]]], *, packed: bool) -> list[torch.Tensor]:
     model.zero_grad()
     inputs, labels = batch(rows)
-    scorer = row_scorer(model, packed=packed)
+    head = LabelledHead(model, packed=packed)
     temperatures = torch.linspace(0.7, 1.2, int((labels != IGNORED_LABEL).sum()))
-    chosen, entropies = scorer.scores(model, inputs, labels, temperatures=temperatures, entropies=True)
-    scorer.detach()
+    chosen, entropies = head.scores(model, inputs, labels, temperatures=temperatures, entropies=True)
+    head.detach()
     assert entropies is not None
     assert chosen.shape == (sum(len(answer) for _, answer in rows),)
     (chosen * torch.linspace(-1, 2, len(chosen))).sum().backward()

@@ -21,22 +21,26 @@ from torch import nn
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.models.kernels.compiled_layers import as_written
 from posttrain.models.kernels.frozen_head import Scores, frozen_head_scores, smoothed
+from posttrain.models.kernels.packing import pack
 
 
 class LabelledHead:
     """Attach once to a causal language model; `scores` then computes log-probabilities through it."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, model: Any, *, packed: bool = False) -> None:
+        """`packed`: whether rows go through the model as one sequence, without their padding."""
+        self._model, self._packs = model, packed
         self._head = model.get_output_embeddings()
         self._wanted: _Wanted | None = None
         self._found: Scores | None = None
         self._is_frozen = _is_plain_and_frozen(self._head) and _gives_its_logits_as_they_are(model, self._head)
         self._handle = self._head.register_forward_pre_hook(self._keep_labelled)
 
-    def token_losses(self, model: Any, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def token_losses(
+        self, model: Any, input_ids: torch.Tensor, labels: torch.Tensor, *, smoothing: float = 0.0
+    ) -> torch.Tensor:
         """Cross-entropy of each labelled token in nats, shape [labelled], float32; arguments as in `scores`."""
-        return -self.scores(model, input_ids, labels)[0]
+        return -self.scores(model, input_ids, labels, smoothing=smoothing)[0]
 
     def scores(
         self,
@@ -47,7 +51,6 @@ class LabelledHead:
         temperatures: torch.Tensor | None = None,
         entropies: bool = False,
         smoothing: float = 0.0,
-        **inputs: Any,
     ) -> Scores:
         """log p of each labelled token in row-major order, and the entropy at its position: shape [labelled], in nats.
 
@@ -59,12 +62,14 @@ class LabelledHead:
             temperatures: divisors of the logits of each labelled token, shape [labelled]; 1 if not given.
             entropies: whether to compute them too, without gradient; None is returned in their place otherwise.
             smoothing: ε of label smoothing, as in `frozen_head_scores`.
-            inputs: further inputs of the model.
         """
+        inputs: dict[str, Any] = {}
+        if self._packs:
+            packed = pack(input_ids, labels)
+            input_ids, labels, inputs = packed.input_ids, packed.labels, packed.inputs()
         wanted = _Wanted(labels != IGNORED_LABEL, labels, temperatures, entropies, smoothing)
-        is_training_pass = torch.is_grad_enabled() and "past_key_values" not in inputs
-        with self._asked(wanted), nullcontext() if is_training_pass else as_written(self._model):
-            logits = model(input_ids=input_ids, **{"use_cache": False, **inputs}).logits
+        with self._asked(wanted), nullcontext() if torch.is_grad_enabled() else as_written(self._model):
+            logits = model(input_ids=input_ids, use_cache=False, **inputs).logits
             found, self._found = self._found, None
         return found or wanted.scores_of(logits)
 

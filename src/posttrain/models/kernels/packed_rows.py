@@ -1,4 +1,4 @@
-"""Scores of rows that go through a model as one sequence, for models whose attention allows that."""
+"""Whether rows can go through a model as one sequence."""
 
 from typing import Any
 
@@ -11,48 +11,16 @@ from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.errors import ModelError
 from posttrain.models.backend import autocast_to
 from posttrain.models.kernels import recomputed_attention
-from posttrain.models.kernels.frozen_head import Scores
-from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.models.kernels.packing import pack
 
 
-class PackedRows:
-    """Computes scores as `LabelledHead` does, of the same padded rows, without computing their padding."""
-
-    def __init__(self, head: LabelledHead) -> None:
-        self._head = head
-
-    def scores(
-        self,
-        model: Any,
-        input_ids: torch.Tensor,
-        labels: torch.Tensor,
-        *,
-        temperatures: torch.Tensor | None = None,
-        entropies: bool = False,
-        smoothing: float = 0.0,
-    ) -> Scores:
-        """Like `LabelledHead.scores`."""
-        packed = pack(input_ids, labels)
-        options = {"temperatures": temperatures, "entropies": entropies, "smoothing": smoothing}
-        return self._head.scores(model, packed.input_ids, packed.labels, **options, **packed.inputs())
-
-    def detach(self) -> None:
-        """Detach from the model."""
-        self._head.detach()
-
-
-Scorer = LabelledHead | PackedRows
-
-
-def row_scorer(model: Any, *, packed: bool) -> Scorer:
-    """What computes the scores of rows of a model; attach it once."""
-    head = LabelledHead(model)
-    return PackedRows(head) if packed else head
+def is_tried(wanted: bool | None, device: torch.device) -> bool:
+    """Whether to pack rows if the model can: `wanted` if given, else on a CPU."""
+    return device.type == "cpu" if wanted is None else wanted
 
 
 def should_pack(wanted: bool | None, model: Any, dtype: torch.dtype, longest: int) -> bool:
-    """Whether rows go through the model as one sequence: `wanted` if given, else on a CPU if the model can.
+    """Whether rows go through the model as one sequence, if `wanted` has it tried.
 
     Its attention is then replaced by one that takes them.
 
@@ -63,7 +31,7 @@ def should_pack(wanted: bool | None, model: Any, dtype: torch.dtype, longest: in
     Raises:
         ModelError: it is wanted, and the model cannot.
     """
-    if wanted is False or (wanted is None and model.device.type != "cpu"):
+    if not is_tried(wanted, model.device):
         return False
     reason = why_not_packed(model, dtype, longest)
     if wanted and reason is not None:
