@@ -114,9 +114,29 @@ def test_each_error_is_told_at_the_line_of_the_file_that_holds_the_value():
     path.write_text("extends: shared/base.yaml\nname: x\ntraining: {seed: 1}\nserver: null\n")
     assert problem_of(path).splitlines() == [
         "run.yaml has 2 problems:",
-        "  run.yaml:3: training: micro 4 does not divide rows 6",
         "  run.yaml:4: server: the section is empty; write its keys below it, or remove the line",
+        "  shared/base.yaml:3: training: micro 4 does not divide rows 6",
     ]
+
+
+@pytest.mark.parametrize(
+    ("own", "override", "problem"),
+    [
+        ("{seed: 1}", "seed=2", "base.yaml:4: training: micro 3 does not divide rows 8"),
+        ("{micro: 5}", "seed=2", "run.yaml:3: training: micro 5 does not divide rows 8; rows is set at base.yaml:3"),
+        ("{micro: 5, rows: 6}", "seed=2", "run.yaml:3: training: micro 5 does not divide rows 6"),
+        ("{micro: 4, rows: 6}", "micro=5", "run.yaml:3: training: micro 5 does not divide rows 6"),
+        (
+            "{seed: 1}",
+            "micro=5",
+            "--set training.micro=5: training: micro 5 does not divide rows 8; rows is set at base.yaml:3",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_merged_section_is_told_where_the_values_are_set(own: str, override: str, problem: str):
+    write("base.yaml", "name: x\ntraining:\n  rows: 8\n  micro: 3\n")
+    path = write("run.yaml", f"extends: base.yaml\n\ntraining: {own}\n")
+    assert problem_of(path, f"training.{override}") == problem
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,33 @@ def nearest_place(places: Mapping[KeyPath, Place], path: KeyPath) -> Place:
     return places[path]
 
 
+def told(places: Mapping[KeyPath, Place], problem: Problem) -> tuple[Place, str]:
+    """The place of a problem, and its text with its key.
+
+    The keys of a merged section may stand in several files. Where its message names only keys that stand elsewhere,
+    the place is that of the first; of the others, the text says where they stand.
+    """
+    place = nearest_place(places, problem.path)
+    named = {key: places[key] for key in _named(problem) if key in places}
+    if named and all(each.order[0] != place.order[0] for each in named.values()):
+        place = next(iter(named.values()))
+    elsewhere = [
+        f"{dotted(key[len(problem.path) :])} is set at {each.label}"
+        for key, each in named.items()
+        if each.order[0] != place.order[0] and not each.label.startswith("--")
+    ]
+    text = f"{dotted(problem.path)}: {problem.text}" if problem.path else problem.text
+    return place, "; ".join([text, *elsewhere])
+
+
+def _named(problem: Problem) -> dict[KeyPath, None]:
+    """The key paths within its section that a message may name, as `rows` or `training.rows`, in its order."""
+    words = (word.strip(".").split(".") for word in re.findall(r"\w[\w.-]*", problem.text))
+    paths = [tuple(int(part) if part.isdecimal() else part for part in word) for word in words]
+    inside = [path if path[: len(problem.path)] == problem.path else (*problem.path, *path) for path in paths]
+    return dict.fromkeys(path for path in inside if len(path) > len(problem.path))
+
+
 # How many problems an error shows, of all that it counts, and how many characters of each.
 _SHOWN_PROBLEMS = 20
 _LONGEST_PROBLEM = 2000

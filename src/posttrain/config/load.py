@@ -16,10 +16,10 @@ from posttrain.config.keys import (
     dotted,
     is_secret,
     mentions_secret,
-    nearest_place,
     one_error,
     read_dotted,
     shortened,
+    told,
 )
 from posttrain.config.strict import StrictModel
 from posttrain.config.yaml_source import YamlRefusedError, parse_yaml
@@ -50,9 +50,8 @@ def load_config(path: Path, model: type[T], overrides: "Sequence[str | Override]
         are_all = error.error_count() <= MOST_FOUND
         for problem in find_problems(error, model, data):
             if not any(_overlap(problem.path, other) for other in failed):
-                place = nearest_place(places, problem.path)
-                key = f"{dotted(problem.path)}: " if problem.path else ""
-                lines.append((place.order, f"{place.label}: {key}{problem.text}"))
+                place, text = told(places, problem)
+                lines.append((place.order, f"{place.label}: {text}"))
     if config is None or lines:
         texts = [line for _, line in sorted(lines, key=lambda line: line[0])]
         raise one_error(path, texts, are_all=are_all) from None
