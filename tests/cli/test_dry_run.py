@@ -58,6 +58,19 @@ def test_stages_in_epochs_are_told_in_steps_and_trained_that_long(folder: Path):
     assert (folder / "runs" / "run" / "checkpoint-4").is_dir()
 
 
+def test_the_plan_refuses_a_model_that_cannot_do_without_padding_as_the_run_does(folder: Path):
+    settings = ("--set", "training.batching=padding_free", "--set", "model.attention=eager")
+    before = contents(folder)
+    refused = shown("--dry-run", *settings, exit_code=2)
+    assert refused.endswith(
+        "error: training.batching: padding_free would be wrong for this model (llama): its attention (eager) cannot be "
+        "replaced; set it to by_length\n"
+    )
+    assert "Curriculum" not in refused
+    assert contents(folder) == before
+    assert shown(*settings, exit_code=2).endswith(refused)
+
+
 def test_a_name_in_square_brackets_is_shown_as_it_is(folder: Path):
     assert "[/main]" in shown("--dry-run", "--set", 'stages.1.name="[/main]"')
 

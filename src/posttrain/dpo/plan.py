@@ -21,6 +21,7 @@ from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.train.plan import (
     find_model,
     micro_batches_of,
+    require_batching,
     rows_left_to_train,
     sampled_steps,
     show_epochs,
@@ -136,6 +137,7 @@ def _tokenised_data(config: DPOConfig, run: RunDirectory, resume: bool) -> "Pref
 
     accumulation_steps(config.training)
     tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")
+    require_batching(config.training, config.model, config.chat.max_length)
     require_same_tokens(config, tokenizer)
     data = prepare_data(config, tokenizer, console.print)
     console.print(ledger_table(data.ledgers), soft_wrap=False)

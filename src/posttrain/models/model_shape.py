@@ -18,9 +18,9 @@ from transformers.pytorch_utils import Conv1D
 from posttrain.config.sections.optimizers import OPTIMIZERS, OwnOptimizer
 from posttrain.errors import ModelError
 from posttrain.models.backend import compute_dtype, training_device
-from posttrain.models.hf import HfBackend, keep_trained_weights_in_float32, model_files
+from posttrain.models.hf import HfBackend, keep_trained_weights_in_float32, model_files, one_line_errors
 from posttrain.models.kernels.compiled_layers import should_compile
-from posttrain.models.kernels.packed_rows import is_tried, why_not_by_config
+from posttrain.models.kernels.packed_rows import is_tried, require_shape, why_not_by_config
 from posttrain.models.load import choose_backend
 from posttrain.models.lora import add_adapter, with_fused_layers
 
@@ -96,11 +96,7 @@ class TrainedModel:
         if config.model.quantization != "none":
             raise ModelError("the cost of quantised weights is unknown")
         _, new_ids = backend.tokenizer_with_new_ids(config.model, chatml=config.chat.template == "chatml")
-        architecture = AutoConfig.from_pretrained(
-            model_files(config.model),
-            revision=config.model.revision or "main",
-            trust_remote_code=config.model.trust_remote_code,
-        )
+        architecture = _architecture(config.model)
         architecture.vocab_size = max([architecture.vocab_size, *(new_id + 1 for new_id in new_ids)])
         rows = steps * config.training.rows_per_step
         return cls(config.model, config.lora, config.training, architecture, new_ids, rows)
@@ -122,15 +118,9 @@ class TrainedModel:
             if getattr(config, "layer_types", None):
                 config.layer_types = config.layer_types[:layers]
         adapted = self.lora is not None or self.model.adapter is not None
-        attention = {} if self.model.attention == "auto" else {"attn_implementation": self.model.attention}
         with torch.device(device), torch.random.fork_rng():
             with no_init_weights():
-                base: Any = AutoModelForCausalLM.from_config(
-                    config,
-                    dtype=self.dtype if adapted else torch.float32,
-                    trust_remote_code=self.model.trust_remote_code,
-                    **attention,
-                )
+                base = _base(self.model, config, self.dtype if adapted else torch.float32)
             base.tie_weights()
             for parameter in base.parameters():
                 parameter.data.fill_(0.02)  # uninitialised values may be slow to compute with
@@ -150,6 +140,19 @@ class TrainedModel:
             adapter.inference_mode = False
             return get_peft_model(base, with_fused_layers(adapter))
         return base if self.lora is None else add_adapter(base, self.lora, self.new_ids, seed=0)
+
+
+def require_packing(model: "ModelConfig", longest: int) -> None:
+    """Refuse a model whose rows of up to `longest` tokens cannot go through it as one sequence, without loading it.
+
+    Raises:
+        ModelError: training with `batching: padding_free` would refuse it.
+    """
+    device = training_device()
+    dtype = compute_dtype(model.dtype, device)
+    with one_line_errors(model), torch.device("meta"):
+        base = _base(model, _architecture(model), dtype)
+    require_shape(base, dtype, device, longest)
 
 
 def read_shape(trained: TrainedModel) -> ModelShape:
@@ -182,6 +185,19 @@ def read_shape(trained: TrainedModel) -> ModelShape:
         state_bytes=everything.trained * states,
         checkpointing=training.gradient_checkpointing,
         compiled=should_compile(wanted, model, training_device(), trained.rows),
+    )
+
+
+def _architecture(model: "ModelConfig") -> Any:
+    """Transformers' config of a model."""
+    files, revision = model_files(model), model.revision or "main"
+    return AutoConfig.from_pretrained(files, revision=revision, trust_remote_code=model.trust_remote_code)
+
+
+def _base(model: "ModelConfig", architecture: Any, dtype: torch.dtype) -> Any:
+    attention = {} if model.attention == "auto" else {"attn_implementation": model.attention}
+    return AutoModelForCausalLM.from_config(
+        architecture, dtype=dtype, trust_remote_code=model.trust_remote_code, **attention
     )
 
 

@@ -23,7 +23,7 @@ from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
 from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.runs.finish import finished_result
 from posttrain.train.optim.schedules import schedule_in_words
-from posttrain.train.plan import pieces_in_words, show_estimate
+from posttrain.train.plan import pieces_in_words, require_batching, show_estimate
 
 if TYPE_CHECKING:
     from posttrain.rl.client.connection import Connection
@@ -54,6 +54,8 @@ def show_plan(
         check_user_functions(resolve_objective(config.algorithm, config.objective))
         check_user_filters(config.rollout.filters)  # may import torch as well
         check_own_engine(config.rollout.engine)
+    if find_spec("transformers") is not None:
+        require_batching(config.training, config.model, config.rollout.max_prompt_tokens + config.rollout.longest)
     console.print(f"algorithm       {config.algorithm}, {preset.paper}{f': {preset.note}' if preset.note else ''}")
     console.print(objective_table(config), soft_wrap=False)
     console.print("\n".join(_schedule_lines(config, schedule)))

@@ -16,6 +16,7 @@ from posttrain.sft.config import SFTConfig
 from posttrain.train.plan import (
     find_model,
     micro_batches_of,
+    require_batching,
     rows_left_to_train,
     sampled_steps,
     show_epochs,
@@ -83,6 +84,7 @@ def _tokenised_data(config: SFTConfig, run: RunDirectory, resume: bool) -> "SFTD
 
     accumulation_steps(config.training)
     tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")
+    require_batching(config.training, config.model, config.chat.max_length)
     data = prepare_data(config, tokenizer, console.print)
     console.print(ledger_table(data.ledgers), soft_wrap=False)
     identity = with_tasks(run_identity(config, data, tokenizer), planned_tasks(config))

@@ -94,6 +94,21 @@ def pieces_in_words(training: TrainingConfig) -> str:
     return f"{at_once} at once × {processes} × {training.rows_per_step // (at_once * ranks)} micro-batches"
 
 
+def require_batching(training: TrainingConfig, model: ModelConfig, longest: int) -> None:
+    """Refuse `batching: padding_free` for a model that cannot do it with rows of up to `longest` tokens.
+
+    Raises:
+        ModelError: as loading it for training would.
+    """
+    if not training.padding_free:
+        return
+    from posttrain.models.load import choose_backend
+    from posttrain.models.model_shape import require_packing
+
+    if choose_backend(model).name == "hf":  # another is refused with its kernels
+        require_packing(model, longest)
+
+
 def show_estimate(config: BaseModel, compute: Callable[[], "Estimate"]) -> None:
     """Print what a run's steps cost here, or why that is unknown, and what to change if there is too little memory."""
     try:

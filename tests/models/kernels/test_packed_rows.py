@@ -20,13 +20,14 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from posttrain.config.sections.model import LoraConfig
+from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.errors import ModelError
 from posttrain.models.kernels.compiled_layers import compile_layers
 from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.models.kernels.packed_rows import should_pack, why_not_packed
 from posttrain.models.lora import add_adapter
+from posttrain.models.model_shape import require_packing
 
 LONG, OTHER = list(range(10, 90)), list(range(100, 190))
 SHORT = [5, 6, 7]
@@ -163,14 +164,21 @@ def test_compiled_layers_compute_what_layers_as_written_do(tiny_model: Path) -> 
     ],
 )
 def test_only_models_whose_layers_see_a_row_as_it_is_get_packed_rows(
-    kind: Callable[[Path], Any], longest: int, reason: str | None, tiny_model: Path
+    kind: Callable[[Path], Any], longest: int, reason: str | None, tiny_model: Path, tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
     model = kind(tiny_model).train()
+    model.config.save_pretrained(tmp_path)
+    without_weights = ModelConfig(name=str(tmp_path), attention="eager" if kind is with_plain_attention else "auto")
     found = why_not_packed(model, torch.float32, longest)
     assert found is None if reason is None else reason in str(found)
     assert model.training
     assert should_pack(None, model, torch.float32, longest) is (reason is None)
-    if reason is not None:
-        with pytest.raises(ModelError, match=rf"padding_free .*{model.config.model_type}.*{reason}.*by_length"):
-            should_pack(True, model, torch.float32, longest)
+    if reason is None:
+        require_packing(without_weights, longest)
+        return
+    with pytest.raises(ModelError, match=rf"padding_free .*{model.config.model_type}.*{reason}.*by_length") as refusal:
+        should_pack(True, model, torch.float32, longest)
+    with pytest.raises(ModelError) as same:
+        require_packing(without_weights, longest)
+    assert str(same.value) == str(refusal.value)

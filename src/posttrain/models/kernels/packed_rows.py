@@ -34,12 +34,22 @@ def should_pack(wanted: bool | None, model: Any, dtype: torch.dtype, longest: in
     if not is_tried(wanted, model.device):
         return False
     reason = why_not_packed(model, dtype, longest)
-    if wanted and reason is not None:
+    if wanted:
+        _refuse_if(reason, model)
+    return reason is None
+
+
+def require_shape(model: Any, dtype: torch.dtype, device: torch.device, longest: int) -> None:
+    """Raise ModelError as `should_pack` would on a device, as far as a model without weights tells."""
+    _refuse_if(_why_not_by_shape(model, dtype, device, longest), model)
+
+
+def _refuse_if(reason: str | None, model: Any) -> None:
+    if reason is not None:
         raise ModelError(
             f"training.batching: padding_free would be wrong for this model ({model.config.model_type}): {reason}; set "
             "it to by_length"
         )
-    return reason is None
 
 
 def why_not_packed(model: Any, dtype: torch.dtype, longest: int) -> str | None:
@@ -47,15 +57,20 @@ def why_not_packed(model: Any, dtype: torch.dtype, longest: int) -> str | None:
 
     The model's attention is replaced, as `should_pack` does.
     """
+    return _why_not_by_shape(model, dtype, model.device, longest) or _why_not_the_same(model, dtype)
+
+
+def _why_not_by_shape(model: Any, dtype: torch.dtype, device: torch.device, longest: int) -> str | None:
+    """What of `why_not_packed` needs no weights."""
     if reason := why_not_by_config(model.config, longest):
         return reason
-    if model.device.type == "cuda" and dtype == torch.float32:
+    if device.type == "cuda" and dtype == torch.float32:
         return "torch's attention for rows of different lengths computes in 16 bits on CUDA"
     if model.config._attn_implementation == "sdpa":
         recomputed_attention.use_in(model)
     if model.config._attn_implementation != recomputed_attention.NAME:
         return f"its attention ({model.config._attn_implementation}) cannot be replaced"
-    return _why_not_the_same(model, dtype)
+    return None
 
 
 def why_not_by_config(config: Any, longest: int) -> str | None:
