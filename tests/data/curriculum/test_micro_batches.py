@@ -42,6 +42,27 @@ def test_every_rank_gets_as_many_micro_batches():
     assert cut(ORDER, LENGTHS, size, at_least=3) == [(2,), (0,), (3, 1)]
 
 
+def by_the_definition(order: list[int], lengths: list[int], size: MicroBatchSize, multiple: int, at_least: int):
+    """Row after row joins the last micro-batch if it fits; then the first of the largest is halved until all is met."""
+
+    def computed(rows: list[int]) -> int:
+        return size.computed([lengths[row] for row in rows])
+
+    assert size.tokens is not None
+    found: list[list[int]] = []
+    for row in order:
+        if found and computed([*found[-1], row]) <= size.tokens:
+            found[-1].append(row)
+        else:
+            found.append([row])
+    while len(found) % multiple or len(found) < at_least:
+        largest = max((rows for rows in found if len(rows) > 1), key=computed)
+        half = (len(largest) + 1) // 2
+        place = found.index(largest)
+        found[place : place + 1] = [largest[:half], largest[half:]]
+    return [tuple(rows) for rows in found]
+
+
 @given(
     st.lists(st.integers(1, 30), min_size=1, max_size=12),
     st.integers(1, 80),
@@ -49,14 +70,15 @@ def test_every_rank_gets_as_many_micro_batches():
     st.booleans(),
     st.data(),
 )
-def test_each_row_is_in_one_and_none_is_larger_than_asked_for(
+def test_each_row_is_in_one_and_none_is_larger_than_asked_for_in_any_order(
     lengths: list[int], tokens: int, ranks: int, padding_free: bool, data: st.DataObject
 ):
     lengths = lengths * ranks
-    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    order = data.draw(st.permutations(range(len(lengths))))
     size, least = MicroBatchSize(1, tokens, padding_free), data.draw(st.integers(1, len(lengths) // ranks))
     found = cut(order, lengths, size, multiple=ranks, at_least=least)
     assert [row for rows in found for row in rows] == order
+    assert found == by_the_definition(order, lengths, size, ranks, least)
     assert len(found) % ranks == 0 and len(found) >= least
     assert all(len(rows) == 1 or size.computed([lengths[row] for row in rows]) <= tokens for rows in found)
 

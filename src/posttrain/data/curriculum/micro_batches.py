@@ -1,7 +1,9 @@
 """How the rows of an optimizer step are cut into micro-batches."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,7 +31,11 @@ class MicroBatchSize:
 
     def computed(self, lengths: Sequence[int]) -> int:
         """Tokens that are computed for rows of these lengths."""
-        return sum(lengths) if self.padding_free else len(lengths) * max(lengths)
+        return self.computed_of(len(lengths), sum(lengths), max(lengths))
+
+    def computed_of(self, rows: int, total: int, longest: int) -> int:
+        """Tokens that are computed for so many rows of `total` tokens, up to `longest` each."""
+        return total if self.padding_free else rows * longest
 
 
 def cut(
@@ -45,18 +51,31 @@ def cut(
     """
     if size.tokens is None:
         return [tuple(order[start : start + size.rows]) for start in range(0, len(order), size.rows)]
-    found: list[list[int]] = []
-    for row in order:
-        if found and size.computed([lengths[each] for each in (*found[-1], row)]) <= size.tokens:
-            found[-1].append(row)
-        else:
-            found.append([row])
-    while len(found) % multiple or len(found) < at_least:
-        # The largest that can be halved.
-        place = max(
-            (place for place, rows in enumerate(found) if len(rows) > 1),
-            key=lambda place: size.computed([lengths[row] for row in found[place]]),
-        )
-        half = (len(found[place]) + 1) // 2
-        found[place : place + 1] = [found[place][:half], found[place][half:]]
-    return [tuple(rows) for rows in found]
+    ordered = [lengths[row] for row in order]
+    starts = list(_starts(ordered, size, size.tokens))
+    # The largest that can be halved comes first; of equal ones, the first.
+    halvable: list[tuple[int, int, int]] = []
+
+    def add(start: int, end: int) -> None:
+        if end - start > 1:
+            heappush(halvable, (-size.computed(ordered[start:end]), start, end))
+
+    for start, end in pairwise([*starts, len(order)]):
+        add(start, end)
+    while len(starts) % multiple or len(starts) < at_least:
+        _, start, end = heappop(halvable)
+        middle = (start + end + 1) // 2
+        starts.append(middle)
+        add(start, middle)
+        add(middle, end)
+    return [tuple(order[start:end]) for start, end in pairwise([*sorted(starts), len(order)])]
+
+
+def _starts(lengths: Sequence[int], size: MicroBatchSize, tokens: int) -> Iterator[int]:
+    """Where micro-batches begin that each take as many of the next rows as fit into `tokens`, and at least one."""
+    rows = total = longest = 0
+    for place, length in enumerate(lengths):
+        rows, total, longest = rows + 1, total + length, max(longest, length)
+        if place == 0 or size.computed_of(rows, total, longest) > tokens:
+            rows, total, longest = 1, length, length
+            yield place
