@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 from posttrain.conversation.masks import TokenRow
+from posttrain.data.curriculum.curriculum import Curriculum, Stage
+from posttrain.data.curriculum.micro_batches import MicroBatchSize
+from posttrain.data.curriculum.step_plan import StepPlanner
 from posttrain.data.ledger import Ledger
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.dpo.datasets import LabelledDataset, PairedDataset, concatenate
@@ -30,6 +33,42 @@ def test_sizes_are_those_of_both_sides():
         [4, 3, 2],
         [1, 2, 3],
     ]
+    assert sizes.padded is not None
+    assert [sizes.padded[row] for row in range(3)] == [2 * 4, 2 * 3, 2 * 2]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "padding_free", "ranks", "expected", "computed"),
+    [
+        # Sides of 10 and 4, 7 and 6, 3 and 2 tokens. Padded, two pairs are 4 sides of 10; with the third, 6 are 60.
+        (40, False, 1, [(0, 1), (2,)], 40 + 6),
+        (39, False, 1, [(0,), (1, 2)], 20 + 28),
+        (59, False, 1, [(0, 1), (2,)], 40 + 6),
+        (60, False, 1, [(0, 1, 2)], 60),
+        # Three ranks need three.
+        (60, False, 3, [(0,), (1,), (2,)], 20 + 14 + 6),
+        # Without padding, the first two pairs are 14 + 13, and all are 32.
+        (27, True, 1, [(0, 1), (2,)], 32),
+        (26, True, 1, [(0,), (1, 2)], 32),
+        (32, True, 1, [(0, 1, 2)], 32),
+    ],
+)
+def test_a_micro_batch_of_so_many_tokens_counts_both_sides_and_their_padding(
+    tokens: int,
+    padding_free: bool,
+    ranks: int,
+    expected: list[tuple[int, ...]],
+    computed: int,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    lengths = [(10, 4), (7, 6), (3, 2)]
+    chosen, rejected = (side("d", *([9] * (length - 1) for length in each)) for each in zip(*lengths, strict=True))
+    sizes = {"d": PairedDataset("d", chosen, rejected, Ledger("d"), "digest").sizes()}
+    curriculum = Curriculum([Stage("all", 1, {"d": 1})], {"d": 3}, 3, 0)
+    plan = StepPlanner(curriculum, sizes, MicroBatchSize(1, tokens, padding_free)).plan(0)
+    assert [tuple(plan.draws[slot].row for slot in slots) for slots in plan.micro_batches] == expected
+    assert (plan.tokens, plan.computed_tokens) == (32, computed)
 
 
 def test_a_subset_takes_the_same_rows_of_both_sides_in_the_order_given():

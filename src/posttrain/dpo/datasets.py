@@ -1,8 +1,9 @@
 """Tokenised pairs of answers to one prompt, and labelled answers."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import add
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +18,15 @@ Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class _Summed:
-    """The sum of two numbers for each row."""
+class _OfBoth:
+    """A number for each row, from two."""
 
+    joined: Callable[[int, int], int]
     one: PerRow[int]
     other: PerRow[int]
 
     def __getitem__(self, row: int) -> int:
-        return int(self.one[row]) + int(self.other[row])
+        return self.joined(int(self.one[row]), int(self.other[row]))
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,12 @@ class PairedDataset:
     def sizes(self) -> RowSizes:
         """The pairs' sizes for the step planner: tokens of both sides together."""
         one, other = self.chosen.sizes(), self.rejected.sizes()
-        lengths = _Summed(one.lengths, other.lengths)
-        return RowSizes(lengths, _Summed(one.trained_counts, other.trained_counts), self.weights)
+        return RowSizes(
+            lengths=_OfBoth(add, one.lengths, other.lengths),
+            trained_counts=_OfBoth(add, one.trained_counts, other.trained_counts),
+            weights=self.weights,
+            padded=_OfBoth(lambda *sides: 2 * max(sides), one.lengths, other.lengths),
+        )
 
     def subset(self, rows: Rows, name: str) -> "PairedDataset":
         """The given pairs as a data set of their own, in the order given."""

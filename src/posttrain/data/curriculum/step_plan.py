@@ -24,11 +24,18 @@ class PerRow(Protocol[T]):
 
 @dataclass(frozen=True)
 class RowSizes:
-    """Per-row numbers of one data set, each of shape [rows]: lists, or arrays that may be memory-mapped."""
+    """Per-row numbers of one data set, each of shape [rows]: lists, or arrays that may be memory-mapped.
+
+    Attributes:
+        lengths: tokens.
+        trained_counts: tokens that carry loss.
+        padded: tokens with the padding within a row, such as that of a pair to its longer side; None if it has none.
+    """
 
     lengths: PerRow[int]
     trained_counts: PerRow[int]
     weights: PerRow[float]
+    padded: PerRow[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,10 +84,11 @@ class StepPlanner:
     def _plan(self, step: int) -> StepPlan:
         draws = self.curriculum.step(step)
         lengths = [int(self._sizes[draw.dataset].lengths[draw.row]) for draw in draws]
+        taken = lengths if self._size.padding_free else [self._padded(draw) for draw in draws]
         trained = [int(self._sizes[draw.dataset].trained_counts[draw.row]) for draw in draws]
         weights = [float(self._sizes[draw.dataset].weights[draw.row]) for draw in draws]
         order = sorted(range(len(draws)), key=lambda slot: (-lengths[slot], slot))
-        micro_batches = cut(order, lengths, self._size, multiple=process_count())
+        micro_batches = cut(order, taken, self._size, multiple=process_count())
         return StepPlan(
             step=step,
             stage=draws[0].stage,
@@ -88,6 +96,10 @@ class StepPlanner:
             micro_batches=tuple(micro_batches),
             tokens=sum(lengths),
             trained_tokens=sum(trained),
-            computed_tokens=sum(self._size.computed([lengths[slot] for slot in rows]) for rows in micro_batches),
+            computed_tokens=sum(self._size.computed([taken[slot] for slot in rows]) for rows in micro_batches),
             loss_weight=sum(weight * count for weight, count in zip(weights, trained, strict=True)),
         )
+
+    def _padded(self, draw: Draw) -> int:
+        sizes = self._sizes[draw.dataset]
+        return int((sizes.lengths if sizes.padded is None else sizes.padded)[draw.row])
