@@ -67,3 +67,9 @@ def test_a_missing_file_and_a_folder_are_told(tmp_path: Path) -> None:
         read_env_file(tmp_path / "none")
     with pytest.raises(ConfigError, match=r"--env-file: .* is a folder; name a file in it"):
         read_env_file(tmp_path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file here that opens but cannot be read")
+def test_a_file_that_cannot_be_read_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"--env-file: /proc/self/mem: cannot be read: Input/output error"):
+        read_env_file(Path("/proc/self/mem"))

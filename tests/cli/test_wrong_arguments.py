@@ -46,6 +46,18 @@ WRONG_ARGUMENTS = {
         "run.yaml:14: training: rows_per_step 5 is not a multiple of micro_batch_size 2; choose a micro_batch_size "
         "that divides it",
     ),
+    "a file of variables that is not there": (
+        ["--env-file", "none.env"],
+        "--env-file: no such file: none.env",
+    ),
+    "a folder for a file of variables": (
+        ["--env-file", "."],
+        "--env-file: . is a folder; name a file in it",
+    ),
+    "a file of variables with a line without =": (
+        ["--env-file", "sums.jsonl"],
+        "--env-file: sums.jsonl: lines 1, 2, 3, 4, 5 and 3 more: should be NAME=value, with quotes around odd values",
+    ),
     "a run's name with a slash": (
         ["--run-name", "a/b"],
         "--run-name: a run's name must be a single folder name without a slash, not 'a/b'",

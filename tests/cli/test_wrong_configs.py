@@ -170,6 +170,103 @@ WRONG_VALUES = {
         "reasoning_tags: {open: <a>, close: ''}",
         "run.yaml:3: chat.reasoning_tags.close: should have at least 1 character, found ''",
     ),
+    "tokens at once that are none": (
+        "learning_rate: 1e-3",
+        "micro_batch_tokens: 0",
+        "run.yaml:17: training.micro_batch_tokens: should be greater than or equal to 1, found 0",
+    ),
+    "fewer than no tokens at once": (
+        "learning_rate: 1e-3",
+        "micro_batch_tokens: -5",
+        "run.yaml:17: training.micro_batch_tokens: should be greater than or equal to 1, found -5",
+    ),
+    "no epochs": (
+        "until_step: 4",
+        "epochs: 0",
+        "run.yaml:12: stages.1.epochs: should be greater than 0, found 0",
+    ),
+    "a warm-up of the whole run": (
+        "learning_rate: 1e-3",
+        "warmup_ratio: 1",
+        "run.yaml:17: training.warmup_ratio: should be less than 1, found 1",
+    ),
+    "a schedule of another name": (
+        "learning_rate: 1e-3",
+        "schedule: wsd",
+        "run.yaml:17: training.schedule: should be 'constant', 'linear', 'cosine', 'cosine_with_restarts', "
+        "'polynomial', 'inverse_sqrt' or 'warmup_stable_decay'; or should be a section with kind, found 'wsd'",
+    ),
+    "options of no schedule": (
+        "learning_rate: 1e-3",
+        "schedule: {power: 2}",
+        "run.yaml:17: training.schedule.kind: missing: this key is required",
+    ),
+    "a polynomial that does not fall": (
+        "learning_rate: 1e-3",
+        "schedule: {kind: polynomial, power: 0}",
+        "run.yaml:17: training.schedule.power: should be greater than 0, found 0",
+    ),
+    "a decay longer than the run": (
+        "learning_rate: 1e-3",
+        "schedule: {kind: warmup_stable_decay, decay_ratio: 2}",
+        "run.yaml:17: training.schedule.decay_ratio: should be less than or equal to 1, found 2",
+    ),
+    "restarts without a start": (
+        "learning_rate: 1e-3",
+        "schedule: {kind: cosine_with_restarts, cycles: 0}",
+        "run.yaml:17: training.schedule.cycles: should be greater than or equal to 1, found 0",
+    ),
+    "a timescale of nothing": (
+        "learning_rate: 1e-3",
+        "schedule: {kind: inverse_sqrt, timescale: 0}",
+        "run.yaml:17: training.schedule.timescale: should be greater than or equal to 1, found 0",
+    ),
+    "an optimizer's class without its package": (
+        "learning_rate: 1e-3",
+        "optimizer: {class: Adagrad}",
+        "run.yaml:17: training.optimizer.class: should be a package, module and class, such as torch.optim.Adagrad, "
+        "found 'Adagrad'",
+    ),
+    "arguments of no optimizer": (
+        "learning_rate: 1e-3",
+        "optimizer: {arguments: {}}",
+        "run.yaml:17: training.optimizer.class: missing: this key is required",
+    ),
+    "a lower rate for LoRA's matrices B": (
+        "learning_rate: 1e-3",
+        "lora_plus_ratio: 0.5",
+        "run.yaml:17: training.lora_plus_ratio: should be greater than or equal to 1, found 0.5",
+    ),
+    "an average that never moves": (
+        "learning_rate: 1e-3",
+        "ema: {decay: 1}",
+        "run.yaml:17: training.ema.decay: should be less than 1, found 1",
+    ),
+    "an average of the last step alone": (
+        "learning_rate: 1e-3",
+        "ema: {decay: 0}",
+        "run.yaml:17: training.ema.decay: should be greater than 0, found 0",
+    ),
+    "a number for an average": (
+        "learning_rate: 1e-3",
+        "ema: 0.999",
+        "run.yaml:17: training.ema: should be a section, found 0.999",
+    ),
+    "the average exported without one": (
+        "",
+        "run: {export: ema}",
+        "run.yaml:18: run.export: should be 'last' or 'best', found 'ema'",
+    ),
+    "a profile from before the first step": (
+        "learning_rate: 1e-3",
+        "profile: {first_step: 0}",
+        "run.yaml:17: training.profile.first_step: should be greater than or equal to 1, found 0",
+    ),
+    "a profile of no steps": (
+        "learning_rate: 1e-3",
+        "profile: {steps: 0}",
+        "run.yaml:17: training.profile.steps: should be greater than or equal to 1, found 0",
+    ),
     "a list of no layers": (
         "",
         "lora: {target_modules: []}",
@@ -207,3 +304,34 @@ def test_a_variable_that_the_template_does_not_mention_is_told_before_the_model_
     edit_config("max_length: 64", "template: mine.j2\n  template_variables: {enable_thinking: false}")
     told = "chat.template_variables: the chat template has no variable enable_thinking; it has mood"
     assert refusal("run.yaml") == told
+
+
+# By fault: the value of training.optimizer, and the message, before a model is loaded and anything is written.
+WRONG_OPTIMIZERS = {
+    "a class that is not there": ("{class: torch.optim.Adagrat}", "torch.optim.Adagrat is not an optimizer of torch's"),
+    "a class of something else": ("{class: torch.nn.Linear}", "torch.nn.Linear is not an optimizer of torch's"),
+    "a package that is not there": ("{class: nowhere.Adam}", "nowhere.Adam: there is no module 'nowhere'"),
+    "an argument of another class": (
+        "{class: torch.optim.Adagrad, arguments: {lr_dekay: 1}}",
+        "torch.optim.Adagrad cannot be created: TypeError: Adagrad.__init__() got an unexpected keyword argument "
+        "'lr_dekay'; its arguments are lr_decay, weight_decay,",
+    ),
+    "a class that asks for the loss again": (
+        "{class: torch.optim.LBFGS}",
+        "torch.optim.LBFGS cannot train: TypeError: LBFGS.step() missing 1 required positional argument: 'closure'",
+    ),
+    "a class for other gradients": (
+        "{class: torch.optim.SparseAdam}",
+        "torch.optim.SparseAdam cannot train: RuntimeError: SparseAdam does not support dense gradients",
+    ),
+    "eight bits on a CPU": ("adamw_8bit", "adamw_8bit needs "),
+}
+
+
+@pytest.mark.parametrize(("optimizer", "message"), WRONG_OPTIMIZERS.values(), ids=WRONG_OPTIMIZERS.keys())
+def test_an_optimizer_that_cannot_train_here_is_told_before_the_model_is_loaded(
+    optimizer: str, message: str, edit_config: Callable[[str, str], None], refusal: Callable[..., str]
+):
+    edit_config("learning_rate: 1e-3", f"optimizer: {optimizer}")
+    assert message in (told := refusal("run.yaml").splitlines()[-1])
+    assert told.startswith("training.optimizer: ")

@@ -31,6 +31,8 @@ def read_env_file(path: Path) -> None:
         raise ConfigError(f"--env-file: {error}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"--env-file: {name}: not UTF-8 text; save the file as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"--env-file: {name}: cannot be read: {error.strerror}") from None
     if len(text) > _MOST_BYTES:
         raise ConfigError(f"--env-file: {name}: larger than {_MOST_BYTES // 1024} KiB; is this a .env file?")
     found: dict[str, str] = {}

@@ -1,6 +1,7 @@
 """The base class of every config section, and the path type that configs use."""
 
 import os
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
@@ -8,7 +9,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
-from posttrain.config.keys import KeyPath
+from posttrain.config.keys import KeyPath, shown
 
 # Limits of file systems, in bytes; that on paths leaves room for the base folder and for names below the path.
 _LONGEST_PART, _LONGEST_PATH = 255, 3000
@@ -101,6 +102,17 @@ def type_by_default(name: str) -> BeforeValidator:
         return {"type": name, **value} if isinstance(value, dict) and "type" not in value else value
 
     return BeforeValidator(with_type)
+
+
+def written_as(pattern: str, wanted: str) -> BeforeValidator:
+    """A validator of text that says what is `wanted` instead of the regular expression that finds it."""
+
+    def check(value: object) -> object:
+        if isinstance(value, str) and not re.search(pattern, value):
+            raise ValueError(f"should be {wanted}, found {shown(value)}")
+        return value
+
+    return BeforeValidator(check)
 
 
 ConfigPath = Annotated[Path, BeforeValidator(_path_or_as_is)]

@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from cli.refusals import the_one_error
+from posttrain.cli.rl_dataserver import main
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.data.loading import load_datasets
 from posttrain.errors import DataError
@@ -51,10 +54,38 @@ def test_a_split_that_is_not_there_is_told_in_one_line(hub: Path) -> None:
         load_datasets(config(split="test"), lambda line: None)
 
 
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ("split: train", "2: datasets.sums.name: missing: this key is required"),
+        ("name: a.jsonl", "4: datasets.sums.name: should be owner/name or owner/name:subset, found 'a.jsonl'"),
+        ("name: 5", "4: datasets.sums.name: should be text, found 5; put it in quotes"),
+        ("name: a/b\n    split: ''", "5: datasets.sums.split: should have at least 1 character, found ''"),
+        ("name: a/b\n    path: a.jsonl", "5: datasets.sums.path: unknown key; the keys here are: "),
+        ("name: no-such-owner/no-such-name", "no-such-name is not a local file, and the Hugging Face hub cannot"),
+    ],
+    ids=range(6),
+)
+def test_one_that_is_named_wrongly_is_told_in_one_line(
+    keys: str, problem: str, hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    Path("run.yaml").write_text(
+        f"datasets:\n  sums:\n    type: hub\n    {keys}\n    graders: {{string_exact: 1}}\n"
+        "stages:\n  - {name: all, until_step: 1, mix: {sums: 1}}\n"
+    )
+    result = CliRunner().invoke(main, ["run.yaml", "--dry-run"])
+    assert result.exit_code == 2
+    told = the_one_error(result.stderr, result.stdout)
+    assert told.startswith(("run.yaml:", "datasets.sums: ")) and problem in told and "\n" not in told
+
+
 def test_the_server_stays_small(hub: Path) -> None:
     data = config().model_dump(mode="json", include={"datasets", "stages"})
     script = f"""
 import sys
+from cli.refusals import the_one_error
+from posttrain.cli.rl_dataserver import main
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.data.loading import load_datasets
 assert len(load_datasets(DataserverConfig.model_validate({data!r}), print)["sums"]) == 3

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, field_validator
 
-from posttrain.config.strict import StrictModel
+from posttrain.config.strict import StrictModel, written_as
 
 OptimizerName = Literal[
     "adamw",
@@ -23,6 +23,7 @@ OptimizerName = Literal[
     "schedule_free_radam",
     "schedule_free_sgd",
 ]
+_CLASS = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
 _ADAM = ("beta1", "beta2", "epsilon")
 
 
@@ -71,7 +72,9 @@ class OwnOptimizer(StrictModel):
 
     model_config = ConfigDict(serialize_by_alias=True)
 
-    class_: str = Field(alias="class", pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
+    class_: Annotated[str, written_as(_CLASS, "a package, module and class, such as torch.optim.Adagrad")] = Field(
+        alias="class", pattern=_CLASS
+    )
     """Its package, module and name, such as `torch.optim.Adagrad`; the code of the package is run."""
 
     arguments: dict[str, JsonValue] = Field(default_factory=dict)

@@ -20,7 +20,7 @@ from posttrain.config.sections.datasets import (
     DistinctColumns,
     RowFormatConfig,
 )
-from posttrain.config.strict import StrictModel, type_by_default
+from posttrain.config.strict import StrictModel, type_by_default, written_as
 from posttrain.config.values import OneLine
 from posttrain.dataserver.graders.text.completions import ReasoningTags
 from posttrain.dataserver.graders.text.extraction import Extract
@@ -204,7 +204,7 @@ class HubDataset(ReadDataset):
     type: Literal["hub"]
     """A Hugging Face data set; needs the package `datasets` (extra `train`)."""
 
-    name: str = Field(pattern=HUB_ID)
+    name: Annotated[str, written_as(HUB_ID, "owner/name or owner/name:subset")] = Field(pattern=HUB_ID)
     """`owner/name` or `owner/name:subset`."""
 
     split: str = Field(default="train", min_length=1)

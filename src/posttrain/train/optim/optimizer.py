@@ -12,6 +12,7 @@ from posttrain.base.user_code import error_in_words, import_module
 from posttrain.config.sections.optimizers import OPTIMIZERS, OptimizerName, OwnOptimizer
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import ConfigError
+from posttrain.models.backend import training_device
 
 
 def make_optimizers(model: nn.Module, training: TrainingConfig) -> list[torch.optim.Optimizer]:
@@ -47,8 +48,23 @@ def averages_weights(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def require_class(training: TrainingConfig) -> torch.optim.Optimizer:
-    """The optimizer over one made-up matrix, before any model is loaded; ConfigError as `make_optimizers`."""
-    return _over(training.optimizer, [nn.Parameter(torch.zeros(2, 2))], training)
+    """The optimizer over one made-up matrix, before any model is loaded; one's own updates it once.
+
+    Raises:
+        ConfigError: as `make_optimizers`; or it takes no plain update.
+    """
+    matrix = nn.Parameter(torch.zeros(2, 2, device=training_device()))
+    optimizer = _over(training.optimizer, [matrix], training)
+    if isinstance(training.optimizer, OwnOptimizer):
+        matrix.grad = torch.ones_like(matrix)
+        try:
+            if averages_weights(optimizer):
+                optimizer.train()  # type: ignore[attr-defined]
+            optimizer.step()
+        except Exception as error:  # whatever the class raises
+            path = training.optimizer.class_
+            raise ConfigError(f"training.optimizer: {path} cannot train: {error_in_words(error)}") from error
+    return optimizer
 
 
 def _over(
