@@ -53,17 +53,18 @@ def require_class(training: TrainingConfig) -> torch.optim.Optimizer:
     Raises:
         ConfigError: as `make_optimizers`; or it takes no plain update.
     """
+    if not isinstance(training.optimizer, OwnOptimizer):
+        return _over(training.optimizer, [nn.Parameter(torch.zeros(2, 2))], training)
     matrix = nn.Parameter(torch.zeros(2, 2, device=training_device()))
     optimizer = _over(training.optimizer, [matrix], training)
-    if isinstance(training.optimizer, OwnOptimizer):
-        matrix.grad = torch.ones_like(matrix)
-        try:
-            if averages_weights(optimizer):
-                optimizer.train()  # type: ignore[attr-defined]
-            optimizer.step()
-        except Exception as error:  # whatever the class raises
-            path = training.optimizer.class_
-            raise ConfigError(f"training.optimizer: {path} cannot train: {error_in_words(error)}") from error
+    matrix.grad = torch.ones_like(matrix)
+    try:
+        if averages_weights(optimizer):
+            optimizer.train()  # type: ignore[attr-defined]
+        optimizer.step()
+    except Exception as error:  # whatever the class raises
+        path = training.optimizer.class_
+        raise ConfigError(f"training.optimizer: {path} cannot train: {error_in_words(error)}") from error
     return optimizer
 
 
