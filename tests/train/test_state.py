@@ -72,6 +72,14 @@ def test_a_checkpoint_has_the_model_for_others_and_what_training_needs_to_go_on(
     assert (state["format"], state["counters"]["step"]) == (FORMAT, 2)
 
 
+def test_a_resumed_run_decays_the_weights_as_todays_config_says(tmp_path, tiny_model):
+    trained = train(make(tmp_path / "run", tiny_model, TokenRecipe(max_steps=2)))
+    point = ResumePoint(trained.run.path / "checkpoint-2", trained.state.counters)
+    today = trained.training.model_copy(update={"weight_decay": 0.25})
+    state = make(trained.run.path, tiny_model, TokenRecipe(), point, training=today).state
+    assert [group["weight_decay"] for group in state.optimizers[0].param_groups] == [0.25, 0.0]
+
+
 class Unwelcome:
     def __reduce__(self):
         return print, ("this must not be printed",)

@@ -23,7 +23,7 @@ from posttrain.runs import checkpoints
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.resume import ResumePoint, RunCounters
 from posttrain.train.optim.averages import Averages, open_averages
-from posttrain.train.optim.optimizer import make_optimizers
+from posttrain.train.optim.optimizer import load_states, make_optimizers
 from posttrain.train.recipe import Measure, Recipe
 
 _OPTIMIZER = "optimizer.pt"
@@ -91,7 +91,7 @@ class TrainState:
         averages = open_averages(loaded.model, optimizers, training.ema, point.checkpoint)
         state = cls(accelerator, loaded, model, optimizers, scaler, point.counters, averages)
         if point.checkpoint is not None:
-            state._restore(point.checkpoint)
+            state._restore(point.checkpoint, training)
         return state
 
     def save(
@@ -139,7 +139,7 @@ class TrainState:
             checkpoints.rotate(run, keep, spared)
         self.accelerator.wait_for_everyone()
 
-    def _restore(self, checkpoint: Path) -> None:
+    def _restore(self, checkpoint: Path, training: TrainingConfig) -> None:
         try:
             states = torch.load(checkpoint / _OPTIMIZER, map_location="cpu", weights_only=True)
         except UnpicklingError as error:  # torch reads only tensors and numbers
@@ -148,7 +148,7 @@ class TrainState:
                 "numbers, and was not read; move it away to resume from an older one, or start a new run"
             ) from error
         for optimizer, state in zip(self.optimizers, states if isinstance(states, list) else [states], strict=True):
-            optimizer.load_state_dict(state)
+            load_states(optimizer, state, training)
         kept = checkpoints.read_state(checkpoint)
         self.progress = Progress(**kept["progress"])
         self.scaler.load_state_dict(kept["scaler"])

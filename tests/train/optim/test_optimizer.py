@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from posttrain.config.sections.optimizers import OPTIMIZERS, OptimizerName
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import ConfigError
-from posttrain.train.optim.optimizer import averages_weights, make_optimizers, require_class
+from posttrain.train.optim.optimizer import averages_weights, load_states, make_optimizers, require_class
 from posttrain.train.optim.update import update
 
 ON_ANY_DEVICE: list[OptimizerName] = [name for name, each in OPTIMIZERS.items() if each.package != "bitsandbytes"]
@@ -131,6 +131,46 @@ def test_a_class_that_cannot_be_created_is_refused_without_a_model(own: dict[str
 def test_only_optimizers_with_an_average_of_their_own_are_known_to_have_one():
     found = [name for name in ON_ANY_DEVICE if averages_weights(require_class(training(name)))]
     assert found == ["schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd"]
+
+
+def resumed(before: TrainingConfig, after: TrainingConfig) -> float:
+    """The weight after a step with gradient 1 under each of two configs, from 1, with learning rate 0.1."""
+    weight = nn.Linear(1, 1, bias=False)
+    states: dict[str, Any] = {}
+    nn.init.ones_(weight.weight)
+    for settings in (before, after):
+        (optimizer,) = make_optimizers(weight, settings)
+        if states:
+            load_states(optimizer, states, settings)
+        weight.weight.grad = torch.ones(1, 1)
+        optimizer.step()
+        states = optimizer.state_dict()
+    return weight.weight.item()
+
+
+def test_a_resumed_optimizer_has_its_states_and_the_numbers_of_todays_config():
+    rate = {"learning_rate": 0.1}
+    # Momentum: 1, then 0.9 · 1 + 1 = 1.9; or 0.5 · 1 + 1 = 1.5. 1 − 0.1 − 0.19 = 0.71; 1 − 0.1 − 0.15 = 0.75.
+    assert resumed(*[training("sgd", momentum=0.9, **rate)] * 2) == pytest.approx(0.71)
+    assert resumed(training("sgd", momentum=0.9, **rate), training("sgd", momentum=0.5, **rate)) == pytest.approx(0.75)
+    # In SGD the decay joins the gradient: 1 + 0.5 · 0.9 = 1.45, and 0.9 − 0.145 = 0.755.
+    assert resumed(training("sgd", **rate), training("sgd", weight_decay=0.5, **rate)) == pytest.approx(0.755)
+    # AdamW: both moments are 1 once their bias is corrected, so the first step is 0.1. At the second, as at step 2 with
+    # today's betas of 0: 1 / √1. Decoupled decay of 0.5 first: 0.9 · (1 − 0.1 · 0.5) = 0.855, and 0.855 − 0.1 = 0.755.
+    adam = training("adamw", beta1=0, beta2=0, weight_decay=0.5, **rate)
+    assert resumed(training("adamw", **rate), adam) == pytest.approx(0.755, abs=1e-6)
+    # With β₁ = 0.5: the mean, 0.1 · 1, becomes 0.5 · 0.1 + 0.5 = 0.55, over 1 − 0.5² = 0.75; the mean square, 0.001,
+    # becomes 0.999 · 0.001 + 0.001 = 0.001999, over 1 − 0.999² = 0.001999. So 0.9 − 0.1 · 0.55 / 0.75 = 0.826667.
+    assert resumed(training("adamw", **rate), training("adamw", beta1=0.5, **rate)) == pytest.approx(0.826667, abs=1e-6)
+
+
+def test_ones_own_optimizer_resumes_with_the_arguments_that_it_had():
+    own = training({"class": "torch.optim.SGD", "arguments": {"momentum": 0.9}})
+    (optimizer,) = make_optimizers(Model(), own)
+    states = optimizer.state_dict()
+    states["param_groups"][0]["momentum"] = 0.5  # as by a class that lowers it step by step
+    load_states(optimizer, states, own)
+    assert optimizer.param_groups[0]["momentum"] == 0.5
 
 
 def rates_after_an_update(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, float]:

@@ -14,6 +14,9 @@ from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import ConfigError
 from posttrain.models.backend import training_device
 
+# What the optimizers of the table call what keys of the config set, besides the learning rate.
+_SET = ("betas", "eps", "momentum", "weight_decay")
+
 
 def make_optimizers(model: nn.Module, training: TrainingConfig) -> list[torch.optim.Optimizer]:
     """What the config names, over the trainable parameters; the learning rate is set at each step.
@@ -40,6 +43,18 @@ def make_optimizers(model: nn.Module, training: TrainingConfig) -> list[torch.op
     others = [each for each in trained if id(each) not in taken]
     parts: list[tuple[OptimizerName, list[nn.Parameter]]] = [("muon", matrices), ("adamw", others)]
     return [_over(name, each, training, ratios) for name, each in parts if each]
+
+
+def load_states(optimizer: torch.optim.Optimizer, states: dict[str, Any], training: TrainingConfig) -> None:
+    """Give an optimizer of a resumed run its states; what the config sets stays, since it may have changed since.
+
+    One's own class may change its arguments as it goes, and the config's may not change within a run: its are loaded.
+    """
+    own = isinstance(training.optimizer, OwnOptimizer)
+    kept = [{} if own else {key: group[key] for key in _SET if key in group} for group in optimizer.param_groups]
+    optimizer.load_state_dict(states)
+    for group, values in zip(optimizer.param_groups, kept, strict=True):
+        group.update(values)
 
 
 def averages_weights(optimizer: torch.optim.Optimizer) -> bool:
