@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from posttrain.config.schema import Node, schema_of
+from posttrain.config.schema import Node, schema_of, sentences
 
 _FORMATS = {
     "path": "path",
@@ -83,8 +83,8 @@ def undocumented_fields(model: type[BaseModel]) -> list[str]:
     return [
         f"{each.__name__}.{name}"
         for each in _models_in(model, {})
-        for name, field in each.model_fields.items()
-        if not (field.description or "").strip()
+        for name in each.model_fields
+        if not sentences(each).get(name, "").strip()
     ]
 
 

@@ -8,6 +8,7 @@ import pytest
 from pydantic import Field, ValidationError
 from sample_config import Sample, Training
 
+from posttrain.config.schema import sentences
 from posttrain.config.strict import ConfigPath, StrictModel, TextFrom
 
 
@@ -79,7 +80,20 @@ def test_a_config_is_frozen_and_takes_no_unknown_key():
 
 
 def test_the_sentence_under_a_field_describes_it():
-    assert Training.model_fields["seed"].description == "Seed of everything."
+    assert sentences(Training)["seed"] == "Seed of everything."
+
+
+class Shorter(Training):
+    seed: int = 1
+    rows: int = 8
+    """Rows, fewer."""
+
+
+def test_a_field_that_is_set_anew_keeps_its_sentence_unless_it_has_another():
+    assert {name: sentences(Shorter)[name] for name in ("seed", "rows")} == {
+        "seed": "Seed of everything.",
+        "rows": "Rows, fewer.",
+    }
 
 
 class Files(StrictModel):
