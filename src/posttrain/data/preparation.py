@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -139,11 +140,17 @@ def prepare_each(sources: Mapping[str, S], prepare: Callable[[str, S], P]) -> di
 
 def tokenizer_digest(tokenizer: Any) -> str:
     """Hash of everything in a tokenizer that decides which ids it produces and which of them end a turn."""
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    state = tokenizer.backend_tokenizer.to_str()
+    return _state_digest(state, json.dumps(tokenizer.special_tokens_map), json.dumps(tokenizer.chat_template))
+
+
+@lru_cache(maxsize=4)  # it takes a quarter of a second, and every data set asks for it
+def _state_digest(state: str, special: str, template: str) -> str:
+    described = json.loads(state)
     # Left over from the last call: every call sets them again, so they decide nothing but would change the hash.
-    del state["truncation"], state["padding"]
-    special = tokenizer.special_tokens_map
-    return described_hash({"tokenizer": state, "special": special, "template": tokenizer.chat_template})
+    del described["truncation"], described["padding"]
+    parts = {"tokenizer": described, "special": json.loads(special), "template": json.loads(template)}
+    return described_hash(parts)
 
 
 @dataclass

@@ -131,7 +131,6 @@ def _count(config: DPOConfig, dataset: AnyPreferences) -> int:
 def _tokenised_data(config: DPOConfig, run: RunDirectory, resume: bool) -> "PreferenceData":
     from posttrain.dpo.data import prepare_data
     from posttrain.dpo.train import require_same_tokens, run_identity
-    from posttrain.evaluate.in_training import planned_tasks
     from posttrain.models.load import choose_backend
     from posttrain.train.identity import with_tasks
 
@@ -141,7 +140,11 @@ def _tokenised_data(config: DPOConfig, run: RunDirectory, resume: bool) -> "Pref
     require_same_tokens(config, tokenizer)
     data = prepare_data(config, tokenizer, console.print)
     console.print(ledger_table(data.ledgers), soft_wrap=False)
-    identity = with_tasks(run_identity(config, data, tokenizer), planned_tasks(config))
+    identity = run_identity(config, data, tokenizer)
+    if config.evaluation is not None:
+        from posttrain.evaluate.in_training import planned_tasks
+
+        identity = with_tasks(identity, planned_tasks(config))
     show_resume_point(run, identity, data.curriculum, data.max_steps, resume=resume)
     return data
 

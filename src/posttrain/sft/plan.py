@@ -76,7 +76,6 @@ def _count(dataset: AnyTrainingData, on_bad_record: OnBadRecord) -> int:
 
 
 def _tokenised_data(config: SFTConfig, run: RunDirectory, resume: bool) -> "SFTData":
-    from posttrain.evaluate.in_training import planned_tasks
     from posttrain.models.load import choose_backend
     from posttrain.sft.data import prepare_data
     from posttrain.sft.train import run_identity
@@ -87,7 +86,11 @@ def _tokenised_data(config: SFTConfig, run: RunDirectory, resume: bool) -> "SFTD
     require_batching(config.training, config.model, config.chat.max_length)
     data = prepare_data(config, tokenizer, console.print)
     console.print(ledger_table(data.ledgers), soft_wrap=False)
-    identity = with_tasks(run_identity(config, data, tokenizer), planned_tasks(config))
+    identity = run_identity(config, data, tokenizer)
+    if config.evaluation is not None:
+        from posttrain.evaluate.in_training import planned_tasks
+
+        identity = with_tasks(identity, planned_tasks(config))
     show_resume_point(run, identity, data.curriculum, data.max_steps, resume=resume)
     return data
 
