@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from posttrain.base.cache import cache_dir, file_digest
-from posttrain.base.files import content_digest, nearest_name
+from posttrain.base.files import nearest_name
 from posttrain.base.secrets import without_secrets
 from posttrain.errors import ModelError
 
@@ -156,7 +156,7 @@ def _base_files(config: "ModelConfig") -> list[Path] | None:
 
 def conversion_folder(gguf_file: Path) -> Path:
     """Where the safetensors of `gguf_file` are once it is converted."""
-    return cache_dir() / "models" / f"{gguf_file.stem}-{content_digest(gguf_file)[:16]}-{_FORMAT}"
+    return cache_dir() / "models" / f"{gguf_file.stem}-{file_digest(gguf_file)[:16]}-{_FORMAT}"
 
 
 def weights_folder(config: "ModelConfig") -> Path | None:
