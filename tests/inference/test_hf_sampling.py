@@ -79,6 +79,12 @@ def test_the_same_seeds_give_the_same_samples_and_others_others(sharp: Loaded, u
     assert not set(ids_of(sharp.ask(uneven, sampling))) & set(ids_of(sharp.ask(reseeded, sampling)))
 
 
+def test_a_sample_depends_on_its_own_seed_and_not_on_its_batch(sharp: Loaded, uneven):
+    sampling = Sampling(20, temperature=1.0, top_k=40)
+    together = sharp.ask(uneven, sampling, batch_size=8)
+    assert together == [sharp.ask([request], sampling)[0] for request in uneven]
+
+
 def test_the_random_numbers_of_the_process_go_on_as_if_nothing_had_been_drawn(sharp: Loaded, uneven):
     torch.manual_seed(5)
     before = torch.random.get_rng_state()

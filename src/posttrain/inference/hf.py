@@ -1,7 +1,7 @@
 """Generation with transformers, in left-padded batches of similar length.
 
-Sampling is seeded per batch, and batches depend on the requests alone, so a repeated call gives identical samples.
-`generate` runs the logits processors passed to it in their order, before temperature, top-k, top-p and min-p.
+Each completion is sampled with random numbers of its own, and batches depend on the requests alone, so a repeated call
+gives identical samples. `generate` takes the likeliest token that the last of the logits processors leaves.
 """
 
 import sys
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import (
     GenerationConfig,
@@ -23,7 +24,6 @@ from posttrain.conversation.masks import IGNORED_LABEL, TokenRow
 from posttrain.inference.engine import (
     Completion,
     FinishedCompletions,
-    GenerationBatch,
     GenerationRequest,
     Hear,
     Key,
@@ -32,6 +32,7 @@ from posttrain.inference.engine import (
     complete_by,
     plan_batches,
 )
+from posttrain.inference.hf_draws import Draws, seeded
 from posttrain.inference.hf_hooks import EnoughEnded, Listener, LogProbRecorder, RepetitionPenalty, StopStrings
 from posttrain.models.kernels import recomputed_attention
 from posttrain.models.kernels.compiled_layers import as_written
@@ -68,10 +69,10 @@ class HfEngine:
         A batch with some completions in `done` is generated whole, so that the others stay the same.
         """
         for batch in plan_batches(requests, self._batch_size):
-            if all(key in done for key in batch.keys):
+            if all(key in done for key in batch):
                 continue
-            completions = self._complete(_prompts(requests, batch), batch.seed, sampling)
-            yield from (pair for pair in zip(batch.keys, completions, strict=True) if pair[0] not in done)
+            completions = self._complete(requests, batch, sampling)
+            yield from (pair for pair in zip(batch, completions, strict=True) if pair[0] not in done)
 
     def stream(
         self, requests: Sequence[GenerationRequest], sampling: Sampling, hear: Hear
@@ -82,11 +83,11 @@ class HfEngine:
         """
         for batch in plan_batches(requests, self._batch_size):
 
-            def hear_row(row: int, token: int, keys: Sequence[Key] = batch.keys) -> bool:
+            def hear_row(row: int, token: int, keys: Sequence[Key] = batch) -> bool:
                 return hear(keys[row], (token,))
 
-            completions = self._complete(_prompts(requests, batch), batch.seed, sampling, hear_row)
-            yield from zip(batch.keys, completions, strict=True)
+            completions = self._complete(requests, batch, sampling, hear_row)
+            yield from zip(batch, completions, strict=True)
 
     def complete(
         self,
@@ -133,17 +134,20 @@ class HfEngine:
     @torch.inference_mode()
     def _complete(
         self,
-        prompts: Sequence[tuple[int, ...]],
-        seed: int,
+        requests: Sequence[GenerationRequest],
+        batch: Sequence[Key],
         sampling: Sampling,
         hear: Callable[[int, int], bool] | None = None,
     ) -> list[Completion]:
+        prompts = [requests[position].prompt_ids for position, _ in batch]
         if self._model.config._attn_implementation == "sdpa":
             recomputed_attention.use_in(self._model)
         ids, mask = _left_padded(prompts, self._tokenizer.pad_token_id, self._model.device)
         made: dict[int, Completion] = {}
-        with _model_defaults_aside(self._model), as_written(self._model), _seeded(seed, ids.device):
-            rows = _Rows(ids, mask, self._prefill(prompts, ids, mask), ids.shape[1], list(range(len(prompts))))
+        generators = [seeded(requests[position].seeds[number]) for position, number in batch]
+        with _model_defaults_aside(self._model), as_written(self._model):
+            cache = self._prefill(prompts, ids, mask)
+            rows = _Rows(ids, mask, cache, ids.shape[1], list(range(len(prompts))), generators)
             while rows.numbers:
                 found = self._continued(rows, sampling, hear, made)
                 left = [place for place, one in enumerate(found) if not _has_ended(one, sampling)]
@@ -163,6 +167,7 @@ class HfEngine:
         prompt_mask = rows.mask[:, : rows.width]
         penalty = sampling.repetition_penalty
         penalised = RepetitionPenalty(penalty, prompt_mask) if penalty != 1 else None
+        draws = Draws(sampling, rows.generators) if sampling.temperature > 0 else None
         stops = StopStrings(sampling.stop, self._tokenizer, rows.width) if sampling.stop else None
         stopped = stops.lengths if stops else {}
         hear_row = None if hear is None else lambda place, token: hear(rows.numbers[place], token)
@@ -173,8 +178,8 @@ class HfEngine:
             input_ids=rows.ids,
             attention_mask=rows.mask,
             past_key_values=rows.cache,
-            generation_config=self._config(sampling, sampling.max_new_tokens + rows.width - rows.ids.shape[1]),
-            logits_processor=LogitsProcessorList(hook for hook in (recorder, penalised) if hook),
+            generation_config=self._config(sampling.max_new_tokens + rows.width - rows.ids.shape[1]),
+            logits_processor=LogitsProcessorList(hook for hook in (recorder, penalised, draws) if hook),
             stopping_criteria=StoppingCriteriaList(hook for hook in (stops, listener, enough) if hook),
         )
         logprobs = recorder.finish(rows.ids).tolist() if recorder else None
@@ -221,22 +226,13 @@ class HfEngine:
             self._packs = is_tried(None, device) and why_not_packed(self._model, dtype, sys.maxsize) is None
         return self._packs
 
-    def _config(self, sampling: Sampling, max_new_tokens: int) -> GenerationConfig:
-        sampled: dict[str, Any] = {"do_sample": False}
-        if sampling.temperature > 0:
-            sampled = {
-                "do_sample": True,
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "top_k": sampling.top_k,
-                "min_p": sampling.min_p or None,
-            }
+    def _config(self, max_new_tokens: int) -> GenerationConfig:
         return GenerationConfig(
             max_new_tokens=max_new_tokens,
             eos_token_id=sorted(self._end_ids),
             pad_token_id=self._tokenizer.pad_token_id,
             use_cache=True,
-            **sampled,
+            do_sample=False,
         )
 
     def _completion(
@@ -264,6 +260,7 @@ class _Rows:
         cache: of what `ids` holds, up to the last token; None if `generate` is to make one each time.
         width: tokens of a padded prompt.
         numbers: which rows of the batch these are.
+        generators: their random numbers.
     """
 
     ids: torch.Tensor
@@ -271,10 +268,12 @@ class _Rows:
     cache: Any
     width: int
     numbers: list[int]
+    generators: list[np.random.Generator]
 
     def keep(self, places: Sequence[int]) -> None:
         """Go on with some of the rows."""
         self.numbers = [self.numbers[place] for place in places]
+        self.generators = [self.generators[place] for place in places]
         if not places:
             return
         kept = torch.tensor(places, device=self.ids.device)
@@ -286,10 +285,6 @@ class _Rows:
 
 def _has_ended(completion: Completion, sampling: Sampling) -> bool:
     return completion.stop_reason is not StopReason.LENGTH or len(completion.token_ids) == sampling.max_new_tokens
-
-
-def _prompts(requests: Sequence[GenerationRequest], batch: GenerationBatch) -> list[tuple[int, ...]]:
-    return [requests[position].prompt_ids for position, _ in batch.keys]
 
 
 def _left_padded(
@@ -312,11 +307,3 @@ def _model_defaults_aside(model: Any) -> Iterator[None]:
         yield
     finally:
         base.generation_config = defaults
-
-
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's random numbers with `seed`; restore their previous state afterwards."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield

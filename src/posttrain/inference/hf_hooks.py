@@ -17,13 +17,14 @@ class LogProbRecorder(LogitsProcessor):
 
     def __init__(self, temperature: float) -> None:
         self._temperature = temperature or 1.0
-        self._pending: torch.Tensor | None = None
+        self._pending: tuple[torch.Tensor, torch.Tensor] | None = None
         self._recorded: list[torch.Tensor] = []
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         """Take ids of shape [rows, seq] and logits of shape [rows, vocabulary]; return the logits unchanged."""
         self._record(input_ids[:, -1])
-        self._pending = torch.log_softmax(scores.float() / self._temperature, dim=-1)
+        scaled = scores.float() if self._temperature == 1 else scores.float() / self._temperature
+        self._pending = scaled, scaled.logsumexp(-1, keepdim=True)
         return scores
 
     def finish(self, sequences: torch.Tensor) -> torch.Tensor:
@@ -33,7 +34,8 @@ class LogProbRecorder(LogitsProcessor):
 
     def _record(self, tokens: torch.Tensor) -> None:
         if self._pending is not None:
-            self._recorded.append(self._pending.gather(1, tokens[:, None]).squeeze(1))
+            logits, log_sums = self._pending
+            self._recorded.append((logits.gather(1, tokens[:, None]) - log_sums).squeeze(1))
             self._pending = None
 
 
