@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from posttrain.base.processes import process_count
 from posttrain.config.sections.model import LoraConfig, ModelConfig
-from posttrain.config.sections.optimizers import AnyOptimizer, is_schedule_free, require_keys_are_read
+from posttrain.config.sections.optimizers import AnyOptimizer, OwnOptimizer, is_schedule_free, require_keys_are_read
 from posttrain.config.sections.schedules import ScheduleConfig, ScheduleName
 from posttrain.config.strict import StrictModel
 from posttrain.errors import ConfigError
@@ -217,10 +217,17 @@ def require_steps_fit(training: TrainingConfig, end: int) -> int:
     return steps
 
 
-def require_lora_plus_fits(training: TrainingConfig, lora: LoraConfig | None, model: ModelConfig | None) -> None:
-    """Raise ValueError if there is a ratio for LoRA's matrices, but no adapter; `model` is None if itself invalid."""
+def require_training_fits(training: TrainingConfig, lora: LoraConfig | None, model: ModelConfig | None) -> None:
+    """Raise ValueError if the training section does not suit the adapter; `model` is None if itself invalid."""
     if training.lora_plus_ratio is not None and lora is None and model is not None and model.adapter is None:
         raise ValueError("lora_plus_ratio is for adapters, but lora: null trains all weights; leave it out")
+    if lora is None or lora.init is None:
+        return
+    key, decay = "weight_decay", training.weight_decay
+    if isinstance(training.optimizer, OwnOptimizer):  # a class may have decay of its own, unless told
+        key, decay = f"optimizer.arguments.{key}", training.optimizer.arguments.get(key)
+    if decay != 0:
+        raise ValueError(f"{key}: decay would shrink the weights that lora.init: {lora.init} starts from; set it to 0")
 
 
 def require_schedule_fits(training: TrainingConfig, steps: int) -> None:
