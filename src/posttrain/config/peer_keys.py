@@ -35,6 +35,9 @@ _MODEL = (
     PeerKey(("lora_modules_to_save", "additional_target"), ("lora.modules_to_save",)),
     PeerKey(("peft_use_rslora", "use_rslora"), ("lora.rslora",)),
     PeerKey(("peft_use_dora", "use_dora"), ("lora.dora",)),
+    PeerKey(("peft_init_lora_weights", "init_lora_weights"), ("lora.init",)),
+    PeerKey(("pissa_init", "pissa_iter"), ("lora.init",), "`pissa_niter_16`, or `pissa` for `pissa_iter: -1`"),
+    PeerKey(("pissa_convert",), (), "what is saved is always for the original base"),
     PeerKey(("finetuning_type", "adapter", "use_peft", "full_finetuning"), ("lora",), "null trains all weights"),
 )
 
