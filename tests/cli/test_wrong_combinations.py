@@ -165,8 +165,8 @@ WRONG_TOGETHER = {
     "a start with dropout": (
         "backend: hf}",
         "backend: hf}\nlora: {init: olora, dropout: 0.1}",
-        "run.yaml:2: lora: init: olora needs dropout: 0, as dropout would also drop parts of the weights that it starts "
-        "from",
+        "run.yaml:2: lora: init: olora needs dropout: 0, as dropout would also drop parts of the weights that it "
+        "starts from",
     ),
     "a start from weights that decay": (
         "learning_rate: 1e-3",
