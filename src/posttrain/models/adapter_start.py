@@ -8,8 +8,9 @@ change. That is also what PEFT's `subtract_mutated_init` makes of them after tra
 checkpoints, merging, vLLM and the base as a reference are those of any adapter. (With A0 and B0 in a second, frozen
 adapter, each of them would have to put the two together.)
 
-Hooks set the gradient of the second halves to zero, outside what torch.compile compiles. The optimizers in config/sections/optimizers.py then leave them as
-they are, bit for bit, except for weight decay, which `require_training_fits` refuses.
+Hooks set the gradient of the second halves to zero, outside what torch.compile compiles. The optimizers in
+config/sections/optimizers.py then leave them as they are, bit for bit, except for weight decay, which
+`require_training_fits` refuses.
 """
 
 import copy
