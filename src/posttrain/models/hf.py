@@ -79,6 +79,8 @@ class HfBackend:
             model = base
         keep_trained_weights_in_float32(model)
         model.config.use_cache = False
+        if settings.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model = model.to(device)
         start_from_weights(model, lora, settings.seed)
         packs = should_pack(settings.padding_free, model, dtype, settings.max_length)
