@@ -117,6 +117,11 @@ WRONG_TOGETHER = {
         "neftune_alpha: 5\n  batching: padding_free",
         "run.yaml:14: training: neftune_alpha: the noise depends on the length of padded rows; set batching: by_length",
     ),
+    "activations that compiled layers need": (
+        "learning_rate: 1e-3",
+        "offload_activations: true\n  compile: true",
+        "run.yaml:14: training: offload_activations: compiled layers need activations as they are; set compile: auto",
+    ),
     "a profile of steps that are never reached": (
         "learning_rate: 1e-3",
         "profile: {first_step: 4, steps: 2}",

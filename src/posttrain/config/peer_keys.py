@@ -106,6 +106,7 @@ _TRAINING = (
     PeerKey(("weight_decay",), ("training.weight_decay",)),
     PeerKey(("max_grad_norm", "gradient_clipping"), ("training.max_grad_norm",)),
     PeerKey(("gradient_checkpointing", "use_gradient_checkpointing"), ("training.gradient_checkpointing",)),
+    PeerKey(("activation_offloading",), ("training.offload_activations",)),
     PeerKey(("loraplus_lr_ratio", "loraplus_ratio"), ("training.lora_plus_ratio",)),
     PeerKey(("torch_compile", "torchcompile"), ("training.compile",)),
     PeerKey(("use_liger_kernel", "use_liger", "liger_rope", "enable_liger_kernel"), ("training.liger_kernel",)),

@@ -123,6 +123,10 @@ class TrainingConfig(StrictModel):
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, but about a third slower."""
 
+    offload_activations: bool = False
+    """Keep activations in the machine's memory until the backward pass (CUDA, `backend: hf`): slower, as they are
+    copied there and back. With `gradient_checkpointing` they are only the inputs of the layers."""
+
     compile: bool | Literal["auto"] = "auto"
     """Train with torch.compile (`backend: hf`): saves a third of the time on a CPU, after compiling for half a minute,
     or for a few seconds if it was compiled before. `auto` uses it on a CPU with a C++ compiler if the run is long
@@ -168,6 +172,12 @@ class TrainingConfig(StrictModel):
             raise ValueError(f"ema: optimizer: {self.optimizer} averages the weights itself; leave ema out")
         if self.optimizer in ("schedule_free_adamw", "schedule_free_radam") and self.beta1 == 0:
             raise ValueError(f"beta1: optimizer: {self.optimizer} needs more than 0")
+        return self
+
+    @model_validator(mode="after")
+    def _compiled_layers_keep_activations(self) -> "TrainingConfig":
+        if self.offload_activations and self.compile is True:
+            raise ValueError("offload_activations: compiled layers need activations as they are; set compile: auto")
         return self
 
     @property
