@@ -71,6 +71,13 @@ def test_checkpointing_changes_no_loss(tmp_path: Path, gpu_model: Path) -> None:
     assert losses("toolkit-sft", recomputed) == pytest.approx(losses("toolkit-sft", kept), rel=1e-4)
 
 
+@pytest.mark.parametrize("init", ["pissa", "olora"])
+def test_an_adapter_that_starts_from_the_base_begins_with_its_loss(tmp_path: Path, gpu_model: Path, init: str) -> None:
+    zero = write_sft(tmp_path / "zero", gpu_model, model={"dtype": "float32"})
+    started = write_sft(tmp_path / "started", gpu_model, model={"dtype": "float32"}, lora={"init": init})
+    assert losses("toolkit-sft", started)[0] == pytest.approx(losses("toolkit-sft", zero)[0], rel=1e-4)
+
+
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_offloading_changes_no_loss(tmp_path: Path, gpu_model: Path, checkpointing: bool) -> None:
     exact = {"dtype": "float32"}
