@@ -9,7 +9,7 @@ from loaded_model import END, Loaded
 from transformers import GenerationConfig
 
 from posttrain.inference.engine import GenerationRequest, Sampling
-from posttrain.inference.hf import HfEngine
+from posttrain.inference.hf.engine import HfEngine
 from sharp_model import write_adapter
 
 

@@ -32,8 +32,8 @@ from posttrain.inference.engine import (
     complete_by,
     plan_batches,
 )
-from posttrain.inference.hf_draws import Draws, seeded
-from posttrain.inference.hf_hooks import EnoughEnded, Listener, LogProbRecorder, RepetitionPenalty, StopStrings
+from posttrain.inference.hf.draws import Draws, seeded
+from posttrain.inference.hf.hooks import EnoughEnded, Listener, LogProbRecorder, RepetitionPenalty, StopStrings
 from posttrain.models.kernels import recomputed_attention
 from posttrain.models.kernels.compiled_layers import as_written
 from posttrain.models.kernels.labelled_head import LabelledHead

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posttrain.inference import hf_draws
 from posttrain.inference.engine import Sampling
-from posttrain.inference.hf_draws import Draws, draw, seeded
+from posttrain.inference.hf import draws
+from posttrain.inference.hf.draws import Draws, draw, seeded
 
 
 def drawn(probabilities: list[float], *numbers: float) -> list[int]:
@@ -31,7 +31,7 @@ def test_blocks_change_nothing_and_no_token_without_a_share_is_drawn(
     weights: list[int], number: float, data: st.DataObject
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hf_draws, "_BLOCK", data.draw(st.integers(1, 5)))
+        patch.setattr(draws, "_BLOCK", data.draw(st.integers(1, 5)))
         (token,) = drawn([float(weight) for weight in weights], number)
     assert weights[token] > 0
     wanted = number * sum(weights)
@@ -46,8 +46,8 @@ def test_the_greatest_number_draws_the_last_token_that_has_a_share() -> None:
 def test_tokens_come_as_often_as_the_temperature_and_the_filters_say() -> None:
     # At temperature 2 the probabilities of the three are as 1 : 2 : 4; the filter keeps the two likeliest.
     logits = torch.tensor([[0.0, 2 * np.log(2), 2 * np.log(4)]] * 4000)
-    draws = Draws(Sampling(1, temperature=2.0, top_k=2), [seeded(row) for row in range(4000)])
-    counts = draws(None, logits).argmax(-1).bincount(minlength=3)
+    sampled = Draws(Sampling(1, temperature=2.0, top_k=2), [seeded(row) for row in range(4000)])
+    counts = sampled(None, logits).argmax(-1).bincount(minlength=3)
     assert counts[0] == 0
     assert counts[2] / 4000 == pytest.approx(2 / 3, abs=0.03)
 

@@ -17,7 +17,7 @@ from posttrain.inference.engine import (
     heard,
     without_end,
 )
-from posttrain.inference.hf import HfEngine
+from posttrain.inference.hf.engine import HfEngine
 
 Told = dict[Key, list[int]]
 
