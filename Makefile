@@ -55,7 +55,7 @@ audit: $(VENV)/.dev-ready  ## check pinned packages for known vulnerabilities (a
 		--no-deps --disable-pip
 	$(BIN)/python docs/licences.py --check
 
-bench: $(VENV)/.dev-ready  ## measure everything against the usual alternatives; an hour and a half or more on two cores
+bench: $(VENV)/.dev-ready  ## measure everything against the fastest rivals; about half an hour on two cores
 	test -x $(VENV)/versions/newest/bin/trl || $(BIN)/python checks/versions.py newest
 	TRL_PYTHON=$(VENV)/versions/newest/bin/python $(BIN)/python benchmarks/run.py
 

@@ -5,11 +5,10 @@ python benchmarks/dpo.py [ACCEPTED REJECTED] [--steps N] [--pairs N] [--length N
 The two files hold conversations with the better and the worse answers, matched by line; without them, pairs are made
 up. All runs train the same LoRA adapter on the same tokens in the same order, so in float32 their losses must agree
 step by step; in bfloat16 the sum over a long answer is uncertain by half a nat, and it shows. The toolkit compiles its
-layers and splits a step into the passes with the least padding. TRL runs tuned (bfloat16 weights, autocast, no gradient
-checkpointing), tuned with a precomputed reference, with all pairs of a step at once and two at a time, and in float32
-(`bf16=False`) with gradient checkpointing, which is its default, and a live reference. The float32 runs are only there
-for their losses: their speed is that of the third step alone. The other runs take turns. Prints a Markdown table with
-the median, lowest and highest of the rounds.
+layers. TRL runs tuned (bfloat16 weights, autocast, no gradient checkpointing), in the setting that `search.py` found to
+be the fastest: 1, 2 or 4 pairs at once, with a precomputed or a live reference. The float32 runs are only there for
+their losses: there TRL has gradient checkpointing, which is its default, and a live reference. The other runs take
+turns. Prints a Markdown table with the median, lowest and highest of the rounds.
 """
 
 import argparse
@@ -22,10 +21,13 @@ from typing import Any
 
 import conversations
 import measuring
+import rivals
 
 RATE = 2e-5
 LOSS_STEPS = 3
 """Optimizer steps of the float32 runs, which are only there for their losses."""
+SPEED = "one_epoch_pairs_per_second"
+"""The figure that says how fast a run is."""
 
 
 def main() -> None:
@@ -45,7 +47,7 @@ def main() -> None:
     if options.run:
         measuring.tell(RUNS[options.run](options))
         return
-    measured = [] if options.short else [run for run in RUNS if run not in CHECKED]
+    measured = [] if options.short else [*OURS, rivals.fastest("dpo")]
     numbers = measuring.in_rounds(measured, CHECKED, times=options.times)
     measuring.publish(numbers, markdown(numbers), options.output)
 
@@ -203,17 +205,24 @@ def numbers_of(options: argparse.Namespace, seconds: list[float], losses: list[f
     }
 
 
-RUNS = {
+OURS = {
     "toolkit, cached": partial(train_with_toolkit, reference="cached"),
     "toolkit, live": partial(train_with_toolkit, reference="live"),
-    "TRL, tuned, precomputed": partial(train_with_trl, weights="bfloat16", precomputed=True),
-    "TRL, tuned, precomputed, 2 at once": partial(train_with_trl, weights="bfloat16", precomputed=True, at_once=2),
-    "TRL, tuned": partial(train_with_trl, weights="bfloat16"),
+}
+RIVALS = {
+    f"TRL {version}, {reference}, {at_once} at once": partial(
+        train_with_trl, weights="bfloat16", precomputed=reference == "precomputed", at_once=at_once
+    )
+    for version in rivals.VERSIONS
+    for reference, at_once in (("precomputed", 4), ("precomputed", 2), ("precomputed", 1), ("live", 4), ("live", 2))
+}
+"""What `search.py` tries."""
+CHECKED = {
     "toolkit, float32, cached": partial(train_with_toolkit, reference="cached", dtype="float32"),
     "TRL, float32": partial(train_with_trl, weights="float32"),
 }
-CHECKED = ("toolkit, float32, cached", "TRL, float32")
 """The runs whose losses must agree."""
+RUNS = {**OURS, **RIVALS, **CHECKED}
 
 
 def markdown(numbers: dict[str, Any]) -> str:

@@ -2,14 +2,17 @@
 
 python benchmarks/grpo.py [--steps N] [--completions N] [--tokens N] [--times N] [--output FILE]
 
-All use the same model with a LoRA adapter, prompts, lengths and batch. The toolkit compiles the layers that it trains,
-and generates with vLLM, which is compiled too, or with transformers. TRL runs tuned (bfloat16 weights, autocast, no
-gradient checkpointing), and generates with transformers: its own vLLM mode cannot transfer weights on a CPU. The
-like-for-like comparison is the toolkit with transformers against TRL. Each samples its own completions, so losses are
-not compared. The runs take turns. Prints a Markdown table with the median, lowest and highest of the rounds.
+All use the same model with a LoRA adapter, prompts, lengths and batch, and the same reward, drawn at random from a
+completion's text, so that the completions of a group differ in it. The toolkit compiles the layers that it trains, and
+generates with vLLM, which is compiled too, or with transformers. TRL runs tuned (bfloat16 weights, autocast, no
+gradient checkpointing), in the setting that `search.py` found to be the fastest, and generates with transformers: its
+own vLLM mode cannot transfer weights on a CPU. The like-for-like comparison is the toolkit with transformers against
+TRL. Each samples its own completions, so losses are not compared. The runs take turns. Prints a Markdown table with the
+median, lowest and highest of the rounds.
 """
 
 import argparse
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -17,12 +20,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import drawn_rewards
 import measuring
+import rivals
 from conversations import stories_about
 
 GENERATIONS = 8
 MICRO_BATCH = 8
 RATE = 1e-5
+SPEED = "steps_per_second"
+"""The figure that says how fast a run is."""
 
 
 def main() -> None:
@@ -40,7 +47,7 @@ def main() -> None:
     if options.run:
         measuring.tell(RUNS[options.run](options))
         return
-    numbers = measuring.in_rounds(RUNS, times=options.times)
+    numbers = measuring.in_rounds([*OURS, rivals.fastest("grpo")], times=options.times)
     measuring.publish(numbers, markdown(numbers), options.output)
 
 
@@ -57,6 +64,7 @@ def train_with_toolkit(options: argparse.Namespace, engine: str) -> dict[str, fl
         folder = Path(name)
         measuring.write_rows(folder / "prompts.jsonl", ({"prompt": prompt} for prompt in prompts()))
         measuring.write_config(folder / "data.yaml", data_config(options))
+        shutil.copy(drawn_rewards.__file__, folder)
         written = measuring.write_config(folder / "grpo.yaml", config(options, engine))
         subprocess.run([measuring.command("toolkit-rl-train"), written], check=True, stdout=subprocess.DEVNULL)
         steps = read_metrics(folder / "runs" / "grpo" / "metrics.jsonl")[1:]
@@ -90,16 +98,17 @@ def config(options: argparse.Namespace, engine: str) -> dict[str, Any]:
 
 
 def data_config(options: argparse.Namespace) -> dict[str, Any]:
-    """The dataserver's config, with a reward that differs between any two completions."""
+    """The dataserver's config."""
     return {
         "prompts_per_iteration": options.completions // GENERATIONS,
-        "datasets": {"stories": {"path": "prompts.jsonl", "gold": None, "graders": {"repetition": 1}}},
+        "graders": {"drawn": {"type": "python", "path": "drawn_rewards.py:score"}},
+        "datasets": {"stories": {"path": "prompts.jsonl", "gold": None, "graders": {"drawn": 1}}},
         "stages": [{"name": "all", "until_step": 1000, "mix": {"stories": 1}}],
         "journal": {"enabled": False},
     }
 
 
-def train_with_trl(options: argparse.Namespace) -> dict[str, float]:
+def train_with_trl(options: argparse.Namespace, at_once: int, continuous: bool = False) -> dict[str, float]:
     """Train as a TRL user would: a script around GRPOTrainer that computes the reward."""
     from trl import GRPOTrainer
 
@@ -107,17 +116,27 @@ def train_with_trl(options: argparse.Namespace) -> dict[str, float]:
 
     def reward(completions: list[Any], completion_ids: list[list[int]], **_: Any) -> list[float | None]:
         lengths.extend(len(ids) for ids in completion_ids)
-        return [len(set(ids)) / len(ids) for ids in completion_ids]
+        return [drawn_rewards.drawn(messages[0]["content"]) for messages in completions]
 
     with tempfile.TemporaryDirectory() as output:
-        trainer = GRPOTrainer(reward_funcs=reward, **trl_parts(options, output))
+        trainer = GRPOTrainer(reward_funcs=reward, **trl_parts(options, output, at_once, continuous))
         seconds = measuring.seconds_of_steps(trainer)
         trainer.train()
-    return {"all": statistics.median(seconds[1:]), "tokens": statistics.fmean(lengths)}
+    step = statistics.median(seconds[1:])
+    return {"all": step, SPEED: 1 / step, "tokens": statistics.fmean(lengths)}
 
 
-def trl_parts(options: argparse.Namespace, output: str) -> dict[str, Any]:
-    """GRPOTrainer's arguments, for the same step as the toolkit's."""
+def trl_parts(
+    options: argparse.Namespace, output: str, at_once: int = MICRO_BATCH, continuous: bool = False
+) -> dict[str, Any]:
+    """GRPOTrainer's arguments, for the same step as the toolkit's.
+
+    Args:
+        options: of the command.
+        output: folder.
+        at_once: completions that are trained on at once; all of a step are generated together.
+        continuous: whether transformers generates by continuous batching.
+    """
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig
@@ -131,8 +150,9 @@ def trl_parts(options: argparse.Namespace, output: str) -> dict[str, Any]:
         scale_rewards="none",
         num_generations=GENERATIONS,
         max_completion_length=options.tokens,
-        per_device_train_batch_size=MICRO_BATCH,
-        gradient_accumulation_steps=options.completions // MICRO_BATCH,
+        use_transformers_continuous_batching=continuous,
+        per_device_train_batch_size=at_once,
+        gradient_accumulation_steps=options.completions // at_once,
     )
     return {
         "model": AutoModelForCausalLM.from_pretrained(model, dtype="bfloat16"),
@@ -143,11 +163,22 @@ def trl_parts(options: argparse.Namespace, output: str) -> dict[str, Any]:
     }
 
 
-RUNS = {
+OURS = {
     "toolkit, vLLM": partial(train_with_toolkit, engine="vllm"),
     "toolkit, transformers": partial(train_with_toolkit, engine="hf"),
-    "TRL, tuned, transformers": train_with_trl,
 }
+RIVALS = {
+    f"TRL {version}, {name}": run
+    for version in rivals.VERSIONS
+    for name, run in {
+        "8 at once": partial(train_with_trl, at_once=8),
+        "16 at once": partial(train_with_trl, at_once=16),
+        "32 at once": partial(train_with_trl, at_once=32),
+        "8 at once, continuous batching": partial(train_with_trl, at_once=8, continuous=True),
+    }.items()
+}
+"""What `search.py` tries."""
+RUNS = {**OURS, **RIVALS}
 
 
 def markdown(numbers: dict[str, Any]) -> str:

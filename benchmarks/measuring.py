@@ -29,7 +29,7 @@ def benchmark_parser(docstring: str | None) -> argparse.ArgumentParser:
 
 def rounds_option(parser: argparse.ArgumentParser) -> None:
     """Add `--times`, for benchmarks whose runs take turns."""
-    parser.add_argument("--times", type=int, default=3, help="rounds, of which the medians count")
+    parser.add_argument("--times", type=int, default=2, help="rounds, of which the medians count")
 
 
 def in_processes(runs: Iterable[str], *more: str) -> dict[str, Any]:
@@ -69,16 +69,21 @@ def spread(values: Sequence[float], digits: int = 0) -> str:
     return middle if len(values) == 1 else f"{middle} ({low}-{high})"
 
 
-def in_a_process(run: str, *more: str) -> Any:
-    """The numbers of one run: this same command, started again with `--run` and the options in `more`."""
-    command = [python_of(run), *sys.argv, "--run", run, *more]
+def in_a_process(run: str, *more: str, script: Path | None = None, longest: float | None = None) -> Any:
+    """The numbers of one run: this same command, or `script`, started with `--run` and the options in `more`.
+
+    Raises:
+        SystemExit: it failed.
+        TimeoutExpired: it took more than `longest` seconds.
+    """
+    started = sys.argv if script is None else [str(script)]
+    command = [python_of(run), *started, "--run", run, *more]
+    environment = {**os.environ, "TRANSFORMERS_VERBOSITY": "error"}
     began = time.perf_counter()
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "TRANSFORMERS_VERBOSITY": "error"}
-    )
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=longest)
     if done.returncode:
-        raise SystemExit(f"{done.stderr[-4000:]}\n{Path(sys.argv[0]).stem}: the run {run!r} failed, see above")
-    sys.stderr.write(f"{Path(sys.argv[0]).stem}: {run}: {time.perf_counter() - began:.0f} s\n")
+        raise SystemExit(f"{done.stderr[-4000:]}\n{Path(started[0]).stem}: the run {run!r} failed, see above")
+    sys.stderr.write(f"{Path(started[0]).stem}: {run}: {time.perf_counter() - began:.0f} s\n")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -101,11 +106,21 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str
 
 
 def python_of(run: str) -> str:
-    """The interpreter of a run: TRL is measured at its newest version, in its own environment.
+    """The interpreter of a run: this one, or for a rival's newest version that of an environment of its own.
 
-    `make bench` creates that environment and puts its interpreter in TRL_PYTHON; without it, the pinned TRL is used.
+    `make bench` creates that environment and puts its interpreter in TRL_PYTHON.
+
+    Raises:
+        SystemExit: TRL_PYTHON is not set.
     """
-    return os.environ.get("TRL_PYTHON", sys.executable) if run.startswith("TRL") else sys.executable
+    if "newest" not in run:
+        return sys.executable
+    if "TRL_PYTHON" not in os.environ:
+        raise SystemExit(
+            f"{run}: TRL_PYTHON must name the interpreter of an environment with the newest TRL, such as "
+            ".venv/versions/newest/bin/python after python checks/versions.py newest"
+        )
+    return os.environ["TRL_PYTHON"]
 
 
 def command(name: str, run: str = "toolkit") -> str:

@@ -2,13 +2,13 @@
 
 python benchmarks/predict.py [--prompts N] [--tokens N] [--times N] [--output FILE]
 
-All answer the same prompts of mixed length, in bfloat16, without sampling. `generate` is called the way people usually
-write it, on batches of 8 in file order, and tuned: on batches of 32 of similar length, the longest first. Both pad on
-the left. The toolkit takes 16 at once with transformers, and vLLM decides for itself; no model is compiled. Only tokens
-that belong to an answer count. The speed is that of generation alone; the seconds of the whole command, including
-imports and loading, are shown beside it. In bfloat16, batches of different shapes can differ in a token where two are
-almost equally likely, and in all that follow, so the share of equal answers is shown. The runs take turns. Prints a
-Markdown table with the median, lowest and highest of the rounds.
+All answer the same prompts of mixed length, in bfloat16, without sampling. `generate` is called in the way that
+`search.py` found to be the fastest: on batches of 8, 16, 32 or 64, in file order or of similar length with the longest
+first, padded on the left. The toolkit takes 64 at once with transformers, and vLLM decides for itself; no model is
+compiled. Only tokens that belong to an answer count. The speed is that of generation alone; the seconds of the whole
+command, including imports and loading, are shown beside it. In bfloat16, batches of different shapes can differ in a
+token where two are almost equally likely, and in all that follow, so the share of answers that equal those of
+`generate` is shown. The runs take turns. Prints a Markdown table with the median, lowest and highest of the rounds.
 """
 
 import argparse
@@ -24,8 +24,11 @@ from typing import Any
 
 import conversations
 import measuring
+import rivals
 
-SPEED = re.compile(r"([\d,]+) tokens in ([\d.]+) s")
+SPEED = "tokens_per_second"
+"""The figure that says how fast a run is."""
+SAID = re.compile(r"([\d,]+) tokens in ([\d.]+) s")
 
 
 def main() -> None:
@@ -41,9 +44,10 @@ def main() -> None:
     if options.run:
         measuring.tell(RUNS[options.run](options))
         return
-    numbers = measuring.in_rounds(RUNS, times=options.times)
+    rival = rivals.fastest("predict")
+    numbers = measuring.in_rounds([*OURS, rival], times=options.times)
     for found in numbers["rounds"]:
-        plain = found["generate, 8 at once"]["answers"]
+        plain = found[rival]["answers"]
         for figures in found.values():
             answers = figures.pop("answers")
             figures["equal_answers"] = sum(map(str.__eq__, answers, plain)) / len(plain)
@@ -59,14 +63,14 @@ def answer_with_toolkit(options: argparse.Namespace, engine: str) -> dict[str, A
         written = {
             "model": {"name": options.model, "backend": "hf", "dtype": options.dtype},
             "chat": {"template": "tokenizer"},  # as `generate` gets it, system message and all
-            "generation": {"engine": engine, "max_new_tokens": options.tokens},
+            "generation": {"engine": engine, "max_new_tokens": options.tokens, "batch_size": 64},
         }
         config, output = measuring.write_config(folder / "predict.yaml", written), folder / "answers.jsonl"
         began = time.perf_counter()
         line = [measuring.command("toolkit-predict"), config, input_, output, "--weights", "base"]
         done = subprocess.run(line, capture_output=True, text=True)
         whole = time.perf_counter() - began
-        said = SPEED.search(done.stderr)
+        said = SAID.search(done.stderr)
         if done.returncode or said is None:
             raise SystemExit(f"toolkit-predict failed: {done.stderr}")
         rows = [json.loads(row) for row in output.read_text().splitlines()]
@@ -74,8 +78,8 @@ def answer_with_toolkit(options: argparse.Namespace, engine: str) -> dict[str, A
     return numbers_of(answers, int(said[1].replace(",", "")), float(said[2]), whole)
 
 
-def answer_with_generate(options: argparse.Namespace, at_once: int, by_length: bool) -> dict[str, Any]:
-    """Loop over batches of `at_once` prompts, in file order or from the longest to the shortest."""
+def answer_with_generate(options: argparse.Namespace, at_once: int, by_length: bool = True) -> dict[str, Any]:
+    """Loop over batches of `at_once` prompts, from the longest to the shortest or in file order."""
     began = time.perf_counter()
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -120,18 +124,30 @@ def numbers_of(answers: list[str], tokens: int, seconds: float, whole: float) ->
     }
 
 
-RUNS = {
-    "generate, 8 at once": partial(answer_with_generate, at_once=8, by_length=False),
-    "generate, 32 at once, by length": partial(answer_with_generate, at_once=32, by_length=True),
+OURS = {
     "toolkit, hf": partial(answer_with_toolkit, engine="hf"),
     "toolkit, vLLM": partial(answer_with_toolkit, engine="vllm"),
 }
+RIVALS = {
+    f"generate {version}, {name}": run
+    for version in rivals.VERSIONS
+    for name, run in {
+        "8 at once in file order": partial(answer_with_generate, at_once=8, by_length=False),
+        "8 at once": partial(answer_with_generate, at_once=8),
+        "16 at once": partial(answer_with_generate, at_once=16),
+        "32 at once": partial(answer_with_generate, at_once=32),
+        "64 at once": partial(answer_with_generate, at_once=64),
+    }.items()
+}
+"""What `search.py` tries."""
+RUNS = {**OURS, **RIVALS}
 
 
 def markdown(numbers: dict[str, Any]) -> str:
     """A row for each run."""
     found, rows = measuring.by_run(numbers), []
-    plain = statistics.median(each["tokens_per_second"] for each in found["generate, 8 at once"])
+    (rival,) = found.keys() - OURS.keys()
+    plain = statistics.median(each["tokens_per_second"] for each in found[rival])
     for run, rounds in found.items():
         speeds = [each["tokens_per_second"] for each in rounds]
         rows.append(
@@ -144,7 +160,7 @@ def markdown(numbers: dict[str, Any]) -> str:
                 f"{rounds[0]['equal_answers']:.0%}",
             ]
         )
-    head = ["predict", "tokens/s", "×", "tokens", "s of the whole command", "answers equal to those of 8 at once"]
+    head = ["predict", "tokens/s", "×", "tokens", "s of the whole command", "answers equal to the rival's"]
     return measuring.markdown_table(head, rows)
 
 

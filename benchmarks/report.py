@@ -4,7 +4,6 @@ import os
 import platform
 import statistics
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -86,7 +85,7 @@ def describe_machine() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         **{name: found for name in PACKAGES if (found := installed(name))},
-        **trl_environment(),
+        **newest_rivals(),
     }
 
 
@@ -106,15 +105,19 @@ def installed(package: str) -> str | None:
         return None
 
 
-def trl_environment() -> dict[str, str]:
-    """The versions that TRL was measured with, if it has its own environment."""
-    python = python_of("TRL")
-    if python == sys.executable:
+def newest_rivals() -> dict[str, str]:
+    """The newest versions that rivals were measured with, if they have their own environment."""
+    if "TRL_PYTHON" not in os.environ:
         return {}
-    names = ("trl", "transformers", "peft")
+    return {"rivals, newest": ", ".join(f"{name} {found}" for name, found in versions_of("newest").items())}
+
+
+def versions_of(run: str) -> dict[str, str]:
+    """The versions of a rival's packages in the environment of a run."""
+    names = ("torch", "trl", "transformers", "peft")
     code = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
-    found = subprocess.check_output([python, "-c", code, *names], text=True).split()
-    return {"TRL was measured with": ", ".join(map(" ".join, zip(names, found, strict=True)))}
+    found = subprocess.check_output([python_of(run), "-c", code, *names], text=True).split()
+    return dict(zip(names, found, strict=True))
 
 
 def plot(findings: Sequence[Finding], path: Path) -> None:

@@ -48,7 +48,8 @@ def main() -> None:
 def read_options() -> argparse.Namespace:
     """The options on the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    usual = ",".join(part for part in PARTS if part != "rollouts")  # which takes a quarter of an hour
+    parser.add_argument("--only", default=usual, help=f"some of {','.join(PARTS)}; by default {usual}")
     parser.add_argument("--short", action="store_true", help="check the results on little data; judge no times")
     parser.add_argument("--model", default=MODEL, help="a packaged model or a folder")
     parser.add_argument("--output", type=Path, default=HERE.parent / "runs" / "bench", help="folder for the results")

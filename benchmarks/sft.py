@@ -3,12 +3,11 @@
 python benchmarks/sft.py [--steps N] [--rows N] [--times N] [--data FILE] [--output FILE]
 
 All runs train the same LoRA adapter from the same start on the same tokens in the same order, so in float32 their
-losses must agree step by step. The toolkit compiles its layers and takes 8 rows at once. TRL runs with its defaults on
-a CPU (float32 weights, autocast, gradient checkpointing, its own batch size), and tuned (bfloat16 weights, autocast, no
-checkpointing) with all rows of a step at once and in micro-batches of 8 and 4; at 8 also with `torch_compile`, once and
-for five minutes at most, since it recompiles for most batch widths. TRL gets the toolkit's tokens, so its own data
-preparation is left out. A row's tokens count once, and padding does not count. The runs take turns. Prints a Markdown
-table with the median, lowest and highest of the rounds.
+losses must agree step by step. The toolkit compiles its layers and takes 8 rows at once. TRL runs tuned (bfloat16
+weights, autocast, no checkpointing), in the setting that `search.py` found to be the fastest: 4, 8 or 16 rows at once,
+its loss in chunks over the labelled tokens or in one piece, its model compiled or not. TRL gets the toolkit's tokens,
+so its own data preparation is left out. A row's tokens count once, and padding does not count. The two take turns.
+Prints a Markdown table with the median, lowest and highest of the rounds.
 """
 
 import argparse
@@ -21,13 +20,14 @@ from typing import Any
 
 import conversations
 import measuring
+import rivals
 
 RATE = 2e-4
 LOSS_STEPS = 3
 """Optimizer steps of the float32 runs, which are only there for their losses."""
-
-
-LONGEST_COMPILED = 300.0
+SPEED = "tokens_per_second"
+"""The figure that says how fast a run is."""
+LONGEST_COMPILED = 240.0
 """Seconds after which the `torch_compile` run ends, with the steps it has done."""
 
 
@@ -39,6 +39,7 @@ class TrlWay:
     autocast: bool
     checkpointing: bool
     at_once: int | None
+    loss: str | None = None
     compiled: bool = False
 
 
@@ -58,9 +59,8 @@ def main() -> None:
     if options.run:
         measuring.tell(RUNS[options.run](options))
         return
-    checked = [run for run in RUNS if "float32" in run or ("compiled" in run and not options.short)]
-    measured = [] if options.short else [run for run in RUNS if run not in checked]
-    numbers = measuring.in_rounds(measured, checked, times=options.times)
+    measured = [] if options.short else ["toolkit", rivals.fastest("sft")]
+    numbers = measuring.in_rounds(measured, CHECKED, times=options.times)
     measuring.publish(numbers, markdown(numbers), options.output)
 
 
@@ -150,7 +150,7 @@ def tokenised_rows(settings: Any) -> tuple[list[dict[str, list[int]]], Any]:
 
 
 def trl_arguments(options: argparse.Namespace, way: TrlWay, output: str) -> Any:
-    """The same step as the toolkit's; the loss is TRL's default, computed in chunks over the labelled tokens."""
+    """The same step as the toolkit's; by default TRL computes the loss in chunks over the labelled tokens."""
     from trl import SFTConfig
 
     at_once = min(way.at_once or options.rows, options.rows)
@@ -159,6 +159,7 @@ def trl_arguments(options: argparse.Namespace, way: TrlWay, output: str) -> Any:
         bf16=way.autocast,
         gradient_checkpointing=way.checkpointing,
         torch_compile=way.compiled,
+        loss_type=way.loss,
         per_device_train_batch_size=at_once,
         gradient_accumulation_steps=options.rows // at_once,
         train_sampling_strategy="sequential",
@@ -167,16 +168,25 @@ def trl_arguments(options: argparse.Namespace, way: TrlWay, output: str) -> Any:
     )
 
 
-RUNS = {
-    "toolkit": partial(train_with_toolkit, dtype="auto"),
-    "TRL, tuned, all at once": partial(train_with_trl, way=TUNED),
-    "TRL, tuned, 8 at once": partial(train_with_trl, way=replace(TUNED, at_once=8)),
-    "TRL, tuned, 4 at once": partial(train_with_trl, way=replace(TUNED, at_once=4)),
-    "TRL, tuned, 8 at once, compiled": partial(train_with_trl, way=replace(TUNED, at_once=8, compiled=True)),
-    "TRL, default": partial(train_with_trl, way=TrlWay("float32", autocast=True, checkpointing=True, at_once=8)),
-    "toolkit, float32": partial(train_with_toolkit, dtype="float32"),
-    "TRL, float32": partial(train_with_trl, way=TrlWay("float32", autocast=False, checkpointing=False, at_once=None)),
+RIVALS = {
+    f"TRL {version}, {name}": partial(train_with_trl, way=way)
+    for version in rivals.VERSIONS
+    for name, way in {
+        "4 at once": replace(TUNED, at_once=4),
+        "8 at once": replace(TUNED, at_once=8),
+        "16 at once": replace(TUNED, at_once=16),
+        "8 at once, loss in one piece": replace(TUNED, at_once=8, loss="nll"),
+        "8 at once, compiled": replace(TUNED, at_once=8, compiled=True),
+    }.items()
 }
+"""What `search.py` tries; TRL recompiles for most widths of a batch."""
+FLOAT32 = TrlWay("float32", autocast=False, checkpointing=False, at_once=None)
+CHECKED = {
+    "toolkit, float32": partial(train_with_toolkit, dtype="float32"),
+    "TRL, float32": partial(train_with_trl, way=FLOAT32),
+}
+"""The runs whose losses must agree."""
+RUNS = {"toolkit": partial(train_with_toolkit, dtype="auto"), **RIVALS, **CHECKED}
 
 
 def markdown(numbers: dict[str, Any]) -> str:

@@ -46,6 +46,7 @@ def main() -> None:
                 warm[side].append(first_step(command, folder / side))
         for side, seconds in warm.items():
             numbers[side]["warm"] = statistics.median(seconds)
+        numbers["dry run"] = dry_run_seconds(commands["toolkit"], folder / "toolkit", options.times)
     measuring.publish(numbers, markdown(numbers), options.output)
 
 
@@ -55,6 +56,17 @@ def help_seconds() -> float:
     for _ in range(5):
         began = time.perf_counter()
         subprocess.run([measuring.command("toolkit-sft"), "--help"], check=True, stdout=subprocess.DEVNULL)
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
+
+
+def dry_run_seconds(command: list[str], cache: Path, times: int) -> float:
+    """The median of several dry runs, whose data are cached."""
+    environment = {**os.environ, "POSTTRAIN_TOOLKIT_CACHE": str(cache)}
+    seconds = []
+    for _ in range(times):
+        began = time.perf_counter()
+        subprocess.run([*command, "--dry-run"], check=True, capture_output=True, env=environment)
         seconds.append(time.perf_counter() - began)
     return statistics.median(seconds)
 
@@ -94,7 +106,12 @@ def trl_command(options: argparse.Namespace, folder: Path) -> list[str]:
         "lora_target_modules": "all-linear",
     }
     written = measuring.write_config(folder / "trl.yaml", config)
-    return [measuring.command("trl", "TRL"), "sft", "--config", str(written)]
+    return [
+        measuring.command("trl", "TRL newest" if "TRL_PYTHON" in os.environ else "TRL pinned"),
+        "sft",
+        "--config",
+        str(written),
+    ]
 
 
 def first_step(command: list[str], cache: Path) -> float:
@@ -120,6 +137,7 @@ def first_step(command: list[str], cache: Path) -> float:
 def markdown(numbers: dict[str, Any]) -> str:
     """Seconds of both, and their ratio."""
     rows = [["`toolkit-sft --help`", f"{numbers['help']:.2f}", "", ""]]
+    rows.append(["`toolkit-sft --dry-run`", f"{numbers['dry run']:.1f}", "", ""])
     for start in ("cold", "warm"):
         ours, theirs = numbers["toolkit"][start], numbers["TRL"][start]
         rows.append([f"first optimizer step, {start}", f"{ours:.1f}", f"{theirs:.1f}", f"{ours / theirs:.2f}"])

@@ -15,7 +15,7 @@ from posttrain.chat.terminal import PipedLines
 from posttrain.cli.predict import main as predict
 from posttrain.conversation.messages import parse_conversation
 from posttrain.inference.engine import Completion, GenerationRequest, Hear, Key, Sampling
-from posttrain.inference.hf import HfEngine
+from posttrain.inference.hf.engine import HfEngine
 from posttrain.inference.load import load_text
 from posttrain.models.hf import HfBackend
 

@@ -117,6 +117,11 @@ WRONG_TOGETHER = {
         "neftune_alpha: 5\n  batching: padding_free",
         "run.yaml:14: training: neftune_alpha: the noise depends on the length of padded rows; set batching: by_length",
     ),
+    "activations that compiled layers need": (
+        "learning_rate: 1e-3",
+        "offload_activations: true\n  compile: true",
+        "run.yaml:14: training: offload_activations: compiled layers need activations as they are; set compile: auto",
+    ),
     "a profile of steps that are never reached": (
         "learning_rate: 1e-3",
         "profile: {first_step: 4, steps: 2}",
@@ -146,6 +151,39 @@ WRONG_TOGETHER = {
         "backend: hf}",
         "adapter: old}\nlora: {r: 4}",
         "run.yaml:2: lora: model.adapter already has its own shape; leave the lora section out",
+    ),
+    "an adapter and the start of another": (
+        "backend: hf}",
+        "adapter: old}\nlora: {init: pissa}",
+        "run.yaml:2: lora: model.adapter already has its own shape; leave the lora section out",
+    ),
+    "a start from weights that are rounded": (
+        "backend: hf}",
+        "quantization: 4bit}\nlora: {init: olora}",
+        "run.yaml:2: lora: init: olora starts from the base's exact weights; drop quantization or init",
+    ),
+    "a start with magnitudes": (
+        "backend: hf}",
+        "backend: hf}\nlora: {init: pissa, dora: true}",
+        "run.yaml:2: lora: init: pissa cannot be saved for the original base with dora; set dora to false",
+    ),
+    "a start with dropout": (
+        "backend: hf}",
+        "backend: hf}\nlora: {init: olora, dropout: 0.1}",
+        "run.yaml:2: lora: init: olora needs dropout: 0, as dropout would also drop parts of the weights that it "
+        "starts from",
+    ),
+    "a start from weights that decay": (
+        "learning_rate: 1e-3",
+        "weight_decay: 0.1\nlora: {init: pissa}",
+        "run.yaml:14: training: weight_decay: decay would shrink the weights that lora.init: pissa starts from; set it "
+        "to 0",
+    ),
+    "a start with an optimizer that may have decay of its own": (
+        "learning_rate: 1e-3",
+        "optimizer: {class: torch.optim.AdamW}\nlora: {init: pissa}",
+        "run.yaml:14: training: optimizer.arguments.weight_decay: decay would shrink the weights that lora.init: pissa "
+        "starts from; set it to 0",
     ),
     "quantised weights trained in full": (
         "backend: hf}",

@@ -47,6 +47,11 @@ WRONG_VALUES = {
         "backend: HF",
         "run.yaml:1: model.backend: should be 'auto', 'hf' or 'unsloth', found 'HF'; did you mean hf?",
     ),
+    "a start of an adapter that there is none of": (
+        "backend: hf}",
+        "backend: hf}\nlora: {init: loftq}",
+        "run.yaml:2: lora.init: should be 'pissa', 'pissa_niter_16' or 'olora', found 'loftq'",
+    ),
     "a value for a section": (
         "{path: sums.jsonl}",
         "sums.jsonl",

@@ -297,3 +297,12 @@ def test_dropout_of_attention_is_turned_off_where_it_is_a_number_beside_the_laye
         assert not torch.equal(model(input_ids=ids).logits, model(input_ids=ids).logits)
         without_dropout(model)
         assert torch.equal(model(input_ids=ids).logits, model(input_ids=ids).logits)
+
+
+def test_an_adapter_that_starts_from_the_base_leaves_it_as_the_reference(tiny_model: Path, tmp_path: Path) -> None:
+    found = []
+    for name, lora in (("plain", {"r": 4}), ("started", {"r": 4, "init": "pissa"})):
+        built = build(write_run(tmp_path, tiny_model, name, lora=lora, reference={"type": "live"}), folder=name)
+        built.train()
+        found.append(references(built)[0])
+    assert torch.equal(*found)

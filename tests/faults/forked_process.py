@@ -50,7 +50,7 @@ IMPORTED = (
     "posttrain.rl.report",
     "posttrain.rl.rollout.engines.open",
     "posttrain.merge.merge",
-    "posttrain.inference.hf",
+    "posttrain.inference.hf.engine",
     "transformers.models.llama.modeling_llama",
 )
 # No command in these tests takes this long.

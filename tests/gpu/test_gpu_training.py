@@ -1,7 +1,9 @@
 """Three steps of each trainer on a CUDA device, with each installed backend and engine."""
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from gpu.cuda_runs import (
     write_dpo,
     write_sft,
 )
+from posttrain.models.kernels.offloaded_activations import activations_on_cpu
 from rl.rl_runs import folder_of, run, training_rows, write_run
 from running import metrics
 
@@ -66,6 +69,38 @@ def test_checkpointing_changes_no_loss(tmp_path: Path, gpu_model: Path) -> None:
         tmp_path / "recomputed", gpu_model, model={"dtype": "float32"}, training={"gradient_checkpointing": True}
     )
     assert losses("toolkit-sft", recomputed) == pytest.approx(losses("toolkit-sft", kept), rel=1e-4)
+
+
+@pytest.mark.parametrize("init", ["pissa", "olora"])
+def test_an_adapter_that_starts_from_the_base_begins_with_its_loss(tmp_path: Path, gpu_model: Path, init: str) -> None:
+    zero = write_sft(tmp_path / "zero", gpu_model, model={"dtype": "float32"})
+    started = write_sft(tmp_path / "started", gpu_model, model={"dtype": "float32"}, lora={"init": init})
+    assert losses("toolkit-sft", started)[0] == pytest.approx(losses("toolkit-sft", zero)[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_offloading_changes_no_loss(tmp_path: Path, gpu_model: Path, checkpointing: bool) -> None:
+    exact = {"dtype": "float32"}
+    kept = write_sft(tmp_path / "kept", gpu_model, model=exact, training={"gradient_checkpointing": checkpointing})
+    training = {"gradient_checkpointing": checkpointing, "offload_activations": True}
+    moved = write_sft(tmp_path / "moved", gpu_model, model=exact, training=training)
+    assert losses("toolkit-sft", moved) == pytest.approx(losses("toolkit-sft", kept), rel=1e-4)
+
+
+def test_activations_wait_outside_the_device(gpu_model: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(gpu_model)
+    model.cuda()
+    ids, used = torch.ones((64, 256), dtype=torch.long, device="cuda"), []
+    for context in (nullcontext(), activations_on_cpu(model)):
+        before = torch.cuda.memory_allocated()
+        with context:
+            loss = model(input_ids=ids, labels=ids).loss
+        used.append(torch.cuda.memory_allocated() - before)
+        loss.backward()
+        model.zero_grad()
+    assert used[1] < used[0] / 4
 
 
 def test_float16_is_trained_with_a_scaled_loss(tmp_path: Path, gpu_model: Path) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from posttrain.inference.engine import Completion, GenerationRequest, Sampling
-from posttrain.inference.hf import HfEngine
+from posttrain.inference.hf.engine import HfEngine
 
 END = frozenset({2})
 """`<|im_end|>`, the tokenizer's eos; its padding is 0."""

@@ -24,7 +24,7 @@ from posttrain.inference.engine import (
     StopReason,
     decode,
 )
-from posttrain.inference.hf import HfEngine
+from posttrain.inference.hf.engine import HfEngine
 from posttrain.inference.vllm import VllmEngine
 from posttrain.inference.vllm_load import VllmOptions
 from posttrain.models.hf import HfBackend

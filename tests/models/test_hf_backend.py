@@ -132,10 +132,7 @@ def test_a_tokenizer_without_a_padding_token_pads_with_its_end_token(copied, tra
     assert loaded.tokenizer.pad_token == loaded.tokenizer.eos_token == "<|im_end|>"
 
 
-def gradients(loaded, *, checkpointing: bool) -> dict[str, torch.Tensor]:
-    if checkpointing:  # as the trainer does
-        loaded.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        assert loaded.model.is_gradient_checkpointing
+def gradients(loaded) -> dict[str, torch.Tensor]:
     loaded.model.train()
     logits = loaded.model(input_ids=IDS).logits
     functional.cross_entropy(logits[0, :-1], IDS[0, 1:]).backward()
@@ -143,9 +140,10 @@ def gradients(loaded, *, checkpointing: bool) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("lora", [LoraConfig(r=2), None], ids=["lora", "full"])
-def test_gradient_checkpointing_changes_no_gradient(train, lora):
-    plain = gradients(train(lora), checkpointing=False)
-    recomputed = gradients(train(lora, checkpointing=True), checkpointing=True)
+def test_gradient_checkpointing_is_on_if_asked_for_and_changes_no_gradient(train, lora):
+    kept, recomputing = train(lora), train(lora, checkpointing=True)
+    assert [each.model.is_gradient_checkpointing for each in (kept, recomputing)] == [False, True]
+    plain, recomputed = gradients(kept), gradients(recomputing)
     assert any(each.abs().sum() > 0 for each in plain.values())
     for name in plain:
         torch.testing.assert_close(recomputed[name], plain[name])

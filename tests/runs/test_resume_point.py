@@ -110,7 +110,7 @@ def test_a_checkpoint_of_another_format_is_not_gone_on_with_and_stays(run):
     state.write_text(json.dumps(written))
     before = contents(run.path)
     with pytest.raises(
-        ConfigError, match=r"checkpoint-6 was written by another version .*format 1, .* format 2.*--run-n"
+        ConfigError, match=r"checkpoint-6 was written by another version .*format 1, .* format 3.*--run-n"
     ):
         resumed(run)
     assert contents(run.path) == before

@@ -14,7 +14,7 @@ from posttrain.runs.directory import RunDirectory
 from posttrain.runs.metrics import read_metrics
 from posttrain.runs.resume import ResumePoint
 from posttrain.train.loop import last_checkpoint, require_finite
-from train.small_training import TokenRecipe, Trained, make, train
+from train.small_training import TokenRecipe, Trained, make, settings, train
 
 
 def started(tmp_path, tiny_model, **recipe) -> Trained:
@@ -43,6 +43,16 @@ def test_the_gradient_of_a_step_is_that_of_all_its_micro_batches(tmp_path, tiny_
     (row,) = read_metrics(train(trained).run.metrics)
     assert row["loss"] == pytest.approx(loss.item(), rel=1e-6)
     assert row["grad_norm"] == pytest.approx(norm.item(), rel=1e-5)
+
+
+def test_a_run_whose_activations_are_offloaded_is_the_same(tmp_path, tiny_model):
+    plain = train(started(tmp_path / "plain", tiny_model))
+    training = settings().model_copy(update={"offload_activations": True})
+    moved = train(make(tmp_path / "moved", tiny_model, TokenRecipe(), training=training))
+    measured = [
+        [row[key] for row in read_metrics(each.run.metrics) for key in ("loss", "grad_norm")] for each in (plain, moved)
+    ]
+    assert measured[0] == pytest.approx(measured[1], rel=1e-6)
 
 
 def test_checkpoints_come_every_so_many_steps_and_at_the_end_and_the_oldest_go(tmp_path, tiny_model):

@@ -20,6 +20,7 @@ def cuda(monkeypatch):
     [
         ({"optimizer": "adamw_8bit"}, r"^training\.optimizer: adamw_8bit needs a CUDA device; set it to adamw$"),
         ({"liger_kernel": True}, r"^training\.liger_kernel needs a CUDA device; set it to false$"),
+        ({"offload_activations": True}, r"^training\.offload_activations needs a CUDA device; set it to false$"),
     ],
 )
 @pytest.mark.parametrize("backend", ["hf", "unsloth"])
@@ -33,6 +34,13 @@ def test_liger_is_refused_where_unsloth_has_kernels_of_its_own(cuda):
     cuda(True)
     with pytest.raises(ConfigError, match=r"^training\.liger_kernel: unsloth has kernels .*; set it to false, or back"):
         require_kernels(TrainingConfig(liger_kernel=True), "unsloth")
+
+
+def test_activations_are_left_to_unsloth_where_it_moves_them_itself(cuda):
+    cuda(True)
+    require_kernels(TrainingConfig(offload_activations=True), "hf")
+    with pytest.raises(ConfigError, match=r"^training\.offload_activations: unsloth .* to false, or backend: hf"):
+        require_kernels(TrainingConfig(offload_activations=True), "unsloth")
 
 
 def test_liger_is_refused_where_it_is_not_installed(cuda, monkeypatch):

@@ -89,7 +89,8 @@ class RunFacts:
         elif lora is None:
             yield "trained weights", "all"
         else:
-            yield "trained weights", f"LoRA, r {lora['r']}, alpha {lora['alpha']:g}"
+            start = f", started from {lora['init']}" if lora.get("init") else ""
+            yield "trained weights", f"LoRA, r {lora['r']}, alpha {lora['alpha']:g}{start}"
         yield "longest row", f"{chat['max_length']} tokens"
 
     @property

@@ -21,7 +21,6 @@ from posttrain.inference.engine import (
     Completion,
     Engine,
     FinishedCompletions,
-    GenerationBatch,
     GenerationRequest,
     Key,
     Sampling,
@@ -53,13 +52,13 @@ class DevicesEngine:
         self, requests: Sequence[GenerationRequest], sampling: Sampling, *, done: AbstractSet[Key] = frozenset()
     ) -> Iterator[tuple[Key, Completion]]:
         """Yield completions batch by batch, in the order in which the batches end."""
-        batches = [batch for batch in plan_batches(requests, self._batch_size) if not done >= set(batch.keys)]
+        batches = [batch for batch in plan_batches(requests, self._batch_size) if not done >= set(batch)]
 
-        def make(batch: GenerationBatch, process: EngineProcess) -> list[tuple[Key, Completion]]:
-            asked = [(requests[place], sample) for place, sample in batch.keys]
+        def make(batch: Sequence[Key], process: EngineProcess) -> list[tuple[Key, Completion]]:
+            asked = [(requests[place], sample) for place, sample in batch]
             each_alone = [GenerationRequest(request.prompt_ids, (request.seeds[sample],)) for request, sample in asked]
             made = process.complete(each_alone, sampling)
-            return [(key, made[number, 0]) for number, key in enumerate(batch.keys) if key not in done]
+            return [(key, made[number, 0]) for number, key in enumerate(batch) if key not in done]
 
         for completions in self._spread(make, batches):
             yield from completions

@@ -65,8 +65,7 @@ class Sampling:
 class GenerationRequest:
     """A prompt, and one seed for each completion wanted.
 
-    The seeds determine the samples: repeating the same requests repeats the completions. An engine that cannot seed
-    each completion separately seeds a batch from the seeds of its completions.
+    The seeds determine the samples: repeating the same requests repeats the completions.
     """
 
     prompt_ids: tuple[int, ...]
@@ -251,15 +250,7 @@ def derive_seed(*parts: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
 
 
-@dataclass(frozen=True)
-class GenerationBatch:
-    """Completions generated together, and the one seed that they share."""
-
-    keys: tuple[Key, ...]
-    seed: int
-
-
-def plan_batches(requests: Sequence[GenerationRequest], batch_size: int) -> list[GenerationBatch]:
+def plan_batches(requests: Sequence[GenerationRequest], batch_size: int) -> list[tuple[Key, ...]]:
     """Batches of `batch_size` completions; those of one request are adjacent, but may be split across batches.
 
     The longest prompts come first: similar lengths need little padding, and a batch that does not fit into memory fails
@@ -267,11 +258,7 @@ def plan_batches(requests: Sequence[GenerationRequest], batch_size: int) -> list
     """
     keys = [(position, sample) for position, request in enumerate(requests) for sample in range(request.n)]
     keys.sort(key=lambda key: (-len(requests[key[0]].prompt_ids), key))
-    batches = [tuple(keys[start : start + batch_size]) for start in range(0, len(keys), batch_size)]
-    return [
-        GenerationBatch(batch, derive_seed(*(requests[position].seeds[sample] for position, sample in batch)))
-        for batch in batches
-    ]
+    return [tuple(keys[start : start + batch_size]) for start in range(0, len(keys), batch_size)]
 
 
 def decode(tokenizer: Any, ids: Sequence[int]) -> str:

@@ -77,7 +77,7 @@ class _Place:
 
 
 def _hf(loaded: LoadedModel, ends: frozenset[int], place: _Place) -> AbstractContextManager[Engine]:
-    from posttrain.inference.hf import HfEngine  # slow import, and only after the backend is chosen
+    from posttrain.inference.hf.engine import HfEngine  # slow import, and only after the backend is chosen
 
     return closing(HfEngine(loaded.model, loaded.tokenizer, ends, place.batch_size))
 

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from posttrain.errors import ModelError
 from posttrain.inference.engine import Completion, FinishedCompletions, GenerationRequest, Key, Sampling
-from posttrain.inference.hf import HfEngine
+from posttrain.inference.hf.engine import HfEngine
 from posttrain.models.backend import LoadedModel
 
 _FILE = "trained.safetensors"

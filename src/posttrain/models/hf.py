@@ -18,6 +18,7 @@ from posttrain.base.console import console
 from posttrain.base.text import first_line, on_one_line
 from posttrain.errors import ModelError
 from posttrain.models.adapter_fit import require_adapter_fits
+from posttrain.models.adapter_start import start_from_weights
 from posttrain.models.backend import LoadedModel, TrainingSettings, compute_dtype, training_device
 from posttrain.models.gguf import converted_folder
 from posttrain.models.kernels.compiled_layers import compile_layers, should_compile
@@ -78,7 +79,10 @@ class HfBackend:
             model = base
         keep_trained_weights_in_float32(model)
         model.config.use_cache = False
+        if settings.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model = model.to(device)
+        start_from_weights(model, lora, settings.seed)
         packs = should_pack(settings.padding_free, model, dtype, settings.max_length)
         compiled = should_compile(settings.compile, model, device, settings.rows)
         if compiled:

@@ -35,6 +35,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from posttrain.errors import ModelError
 from posttrain.models import hf
 from posttrain.models.adapter_fit import require_adapter_fits
+from posttrain.models.adapter_start import start_from_weights
 from posttrain.models.backend import LoadedModel, TrainingSettings, compute_dtype, training_device
 from posttrain.models.hf import model_files, one_line_errors
 from posttrain.models.location import require_all_weights
@@ -90,7 +91,9 @@ class UnslothBackend:
             model = _add_adapter(model, lora, new_ids, settings)
         hf.keep_trained_weights_in_float32(model)
         model.config.use_cache = False
-        return LoadedModel(model.to(device), tokenizer, device, dtype, new_ids)
+        model = model.to(device)
+        start_from_weights(model, lora, settings.seed)
+        return LoadedModel(model, tokenizer, device, dtype, new_ids)
 
     def load_for_inference(self, config: "ModelConfig", adapter: Path | None, *, chatml: bool) -> LoadedModel:
         """The hf backend's model, or unsloth's `for_inference` on a CUDA device if the config names unsloth."""

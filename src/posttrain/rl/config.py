@@ -9,7 +9,7 @@ from posttrain.config.sections.generation import GenerationConfig, SamplingConfi
 from posttrain.config.sections.model import LoraConfig, ModelConfig, require_lora_fits
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
 from posttrain.config.sections.schedules import ScheduleConfig, ScheduleName
-from posttrain.config.sections.training import TrainingConfig, require_lora_plus_fits
+from posttrain.config.sections.training import TrainingConfig, require_training_fits
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import VariableName
 from posttrain.rl.presets import Algorithm, ObjectiveConfig, resolve_objective
@@ -241,7 +241,7 @@ class RLConfig(StrictModel):
     @classmethod
     def _training_fits(cls, training: RLTrainingConfig, info: ValidationInfo) -> RLTrainingConfig:
         if "lora" in info.data:
-            require_lora_plus_fits(training, info.data["lora"], info.data.get("model"))
+            require_training_fits(training, info.data["lora"], info.data.get("model"))
         if training.exports_average and info.data.get("evaluation") and "rollout" in info.data:
             require_engine_without_weights(info.data["rollout"])
         return training

@@ -16,7 +16,7 @@ from posttrain.config.sections.evaluation import GradedEvaluationConfig
 from posttrain.config.sections.generation import GenerationConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig, require_lora_fits
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
-from posttrain.config.sections.training import TrainingConfig, require_lora_plus_fits, require_steps_fit
+from posttrain.config.sections.training import TrainingConfig, require_steps_fit, require_training_fits
 from posttrain.config.strict import StrictModel
 from posttrain.config.values import OneLine
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
@@ -120,7 +120,7 @@ class SFTConfig(StrictModel):
     @classmethod
     def _steps_fit(cls, training: SFTTrainingConfig, info: ValidationInfo) -> SFTTrainingConfig:
         if "lora" in info.data:
-            require_lora_plus_fits(training, info.data["lora"], info.data.get("model"))
+            require_training_fits(training, info.data["lora"], info.data.get("model"))
         stages: tuple[StageConfig, ...] = info.data.get("stages", ())
         if stages and stages[-1].until_step is not None:
             require_steps_fit(training, stages[-1].until_step)

@@ -13,6 +13,7 @@ from posttrain.config.sections.run import RunConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import RunError, RunInterrupted
 from posttrain.hub.pushes import Pushes
+from posttrain.models.kernels.offloaded_activations import activations_on_cpu
 from posttrain.runs.checkpoints import latest_checkpoint, rotate
 from posttrain.runs.directory import RunDirectory
 from posttrain.train.memory import Phase, during
@@ -81,8 +82,9 @@ class Loop:
         for number, micro_batch in enumerate(batch, start=1):
             # Ranks exchange gradients once, in the last backward pass.
             exchange = nullcontext() if number == len(batch) else accelerator.no_sync(state.model)
+            moved = activations_on_cpu(state.model) if self.training.offload_activations else nullcontext()
             with exchange, during(Phase.STEP, f"in optimizer step {step + 1}"):
-                with state.loaded.autocast():
+                with state.loaded.autocast(), moved:
                     loss = self.recipe.loss(state.model, micro_batch)
                 # The exchange averages over the ranks, but their parts of the loss must be summed.
                 accelerator.backward(state.scaler.scale(loss * accelerator.num_processes))

@@ -75,7 +75,7 @@ def trained_weights(model: ModelConfig, lora: LoraConfig | None) -> str:
         return f"continuing from the adapter {model.adapter}"
     if lora is None:
         return "all weights trained"
-    return f"LoRA r={lora.r} on {lora.target_modules}"
+    return f"LoRA r={lora.r} on {lora.target_modules}" + (f", starting from {lora.init}" if lora.init else "")
 
 
 def step_lines(training: TrainingConfig, max_steps: int, unit: str) -> Iterator[str]:

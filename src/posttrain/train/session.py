@@ -213,14 +213,16 @@ def require_kernels(training: TrainingConfig, backend: str) -> None:
     `backend` is hf or unsloth.
 
     Raises:
-        ConfigError: an optimizer of bitsandbytes or Liger without a CUDA device, Liger, `compile` or `padding_free`
-            with unsloth, Liger is not installed, or the optimizer cannot be created.
+        ConfigError: an optimizer of bitsandbytes, Liger or `offload_activations` without a CUDA device; Liger,
+            `compile`, `padding_free` or `offload_activations` with unsloth; Liger is not installed; or the optimizer
+            cannot be created.
     """
     name = None if isinstance(training.optimizer, OwnOptimizer) else training.optimizer
     on_cuda = name is not None and OPTIMIZERS[name].package == "bitsandbytes"
     for key, instead, is_wanted in (
         (f"optimizer: {name}", "adamw", on_cuda),
         ("liger_kernel", "false", training.liger_kernel),
+        ("offload_activations", "false", training.offload_activations),
     ):
         if is_wanted and not torch.cuda.is_available():
             raise ConfigError(f"training.{key} needs a CUDA device; set it to {instead}")
@@ -232,5 +234,10 @@ def require_kernels(training: TrainingConfig, backend: str) -> None:
         raise ConfigError("training.compile: unsloth does its own compilation; set it to auto, or backend: hf")
     if training.padding_free and backend == "unsloth":
         raise ConfigError("training.batching: unsloth has attention of its own; set it to auto, or backend: hf")
+    if training.offload_activations and backend == "unsloth":
+        raise ConfigError(
+            "training.offload_activations: unsloth moves activations itself, with gradient_checkpointing: true; set it "
+            "to false, or backend: hf"
+        )
     if training.liger_kernel and find_spec("liger_kernel") is None:
         raise ConfigError("training.liger_kernel: not installed here: pip install liger-kernel, or set it to false")

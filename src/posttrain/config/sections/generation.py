@@ -61,7 +61,7 @@ class AnsweringConfig(SamplingConfig):
     seed: int = Field(default=0, ge=0)
     """Seed for sampling."""
 
-    batch_size: int = Field(default=16, ge=1)
+    batch_size: int = Field(default=32, ge=1)
     """Answers that `hf` generates at once; other engines do their own batching."""
 
     devices: tuple[Device, ...] = ()

@@ -94,6 +94,22 @@ class LoraConfig(StrictModel):
     modules_to_save: tuple[str, ...] = ()
     """Modules to train in full and save with the adapter, such as `embed_tokens` and `lm_head`."""
 
+    init: Literal["pissa", "pissa_niter_16", "olora"] | None = None
+    """Start the adapter from the largest singular vectors of each weight (PiSSA, arXiv:2404.02948; with `_niter_16`
+    found approximately, in a fraction of the time) or from its QR factors (OLoRA, arXiv:2406.01775). The adapter is
+    saved with rank 2·r, for the original base. By default it starts at zero."""
+
+    @model_validator(mode="after")
+    def _start_is_exact(self) -> "LoraConfig":
+        if self.init is not None and self.dropout:
+            raise ValueError(
+                f"init: {self.init} needs dropout: 0, as dropout would also drop parts of the weights that it starts "
+                "from"
+            )
+        if self.init is not None and self.dora:
+            raise ValueError(f"init: {self.init} cannot be saved for the original base with dora; set dora to false")
+        return self
+
 
 def require_lora_fits(lora: LoraConfig | None, model: ModelConfig | None) -> LoraConfig | None:
     """Return the section; ValueError if the model section (None if itself invalid) contradicts it."""
@@ -101,6 +117,8 @@ def require_lora_fits(lora: LoraConfig | None, model: ModelConfig | None) -> Lor
         raise ValueError("model.adapter already has its own shape; leave the lora section out")
     if model is not None and model.quantization != "none" and lora is None:
         raise ValueError("quantised weights cannot be trained in full; keep the lora section or drop quantization")
+    if model is not None and model.quantization != "none" and lora is not None and lora.init is not None:
+        raise ValueError(f"init: {lora.init} starts from the base's exact weights; drop quantization or init")
     return lora
 
 

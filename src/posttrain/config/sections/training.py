@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from posttrain.base.processes import process_count
 from posttrain.config.sections.model import LoraConfig, ModelConfig
-from posttrain.config.sections.optimizers import AnyOptimizer, is_schedule_free, require_keys_are_read
+from posttrain.config.sections.optimizers import AnyOptimizer, OwnOptimizer, is_schedule_free, require_keys_are_read
 from posttrain.config.sections.schedules import ScheduleConfig, ScheduleName
 from posttrain.config.strict import StrictModel
 from posttrain.errors import ConfigError
@@ -123,6 +123,10 @@ class TrainingConfig(StrictModel):
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, but about a third slower."""
 
+    offload_activations: bool = False
+    """Keep activations in the machine's memory until the backward pass (CUDA, `backend: hf`): slower, as they are
+    copied there and back. With `gradient_checkpointing` they are only the inputs of the layers."""
+
     compile: bool | Literal["auto"] = "auto"
     """Train with torch.compile (`backend: hf`): saves a third of the time on a CPU, after compiling for half a minute,
     or for a few seconds if it was compiled before. `auto` uses it on a CPU with a C++ compiler if the run is long
@@ -168,6 +172,12 @@ class TrainingConfig(StrictModel):
             raise ValueError(f"ema: optimizer: {self.optimizer} averages the weights itself; leave ema out")
         if self.optimizer in ("schedule_free_adamw", "schedule_free_radam") and self.beta1 == 0:
             raise ValueError(f"beta1: optimizer: {self.optimizer} needs more than 0")
+        return self
+
+    @model_validator(mode="after")
+    def _compiled_layers_keep_activations(self) -> "TrainingConfig":
+        if self.offload_activations and self.compile is True:
+            raise ValueError("offload_activations: compiled layers need activations as they are; set compile: auto")
         return self
 
     @property
@@ -217,10 +227,17 @@ def require_steps_fit(training: TrainingConfig, end: int) -> int:
     return steps
 
 
-def require_lora_plus_fits(training: TrainingConfig, lora: LoraConfig | None, model: ModelConfig | None) -> None:
-    """Raise ValueError if there is a ratio for LoRA's matrices, but no adapter; `model` is None if itself invalid."""
+def require_training_fits(training: TrainingConfig, lora: LoraConfig | None, model: ModelConfig | None) -> None:
+    """Raise ValueError if the training section does not suit the adapter; `model` is None if itself invalid."""
     if training.lora_plus_ratio is not None and lora is None and model is not None and model.adapter is None:
         raise ValueError("lora_plus_ratio is for adapters, but lora: null trains all weights; leave it out")
+    if lora is None or lora.init is None:
+        return
+    key, decay = "weight_decay", training.weight_decay
+    if isinstance(training.optimizer, OwnOptimizer):  # a class may have decay of its own, unless told
+        key, decay = f"optimizer.arguments.{key}", training.optimizer.arguments.get(key)
+    if decay != 0:
+        raise ValueError(f"{key}: decay would shrink the weights that lora.init: {lora.init} starts from; set it to 0")
 
 
 def require_schedule_fits(training: TrainingConfig, steps: int) -> None:

@@ -1,6 +1,7 @@
 """A cache of keys and values that is not copied for each token."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from transformers import DynamicCache
@@ -17,19 +18,43 @@ def roomy_cache(config: Any) -> DynamicCache:
     return cache
 
 
+class Place(NamedTuple):
+    """Rows of a cache that begin with the tokens from `first` to `end` of a sequence."""
+
+    rows: Sequence[int]
+    first: int
+    end: int
+
+
+class Filling(NamedTuple):
+    """How the tokens of a sequence are distributed to a cache of `rows` rows, where all of them end at `width`."""
+
+    rows: int
+    width: int
+    places: Sequence[Place]
+
+
 class RoomyLayer(DynamicLayer):
-    """Keys and values of a layer, of shape [rows, heads, tokens, width], in memory with room for more tokens."""
+    """Keys and values of a layer, of shape [rows, heads, tokens, width], in memory with room for more tokens.
+
+    While `filling` is set, `update` takes a sequence that consists of the prompts of several rows.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.filling: Filling | None = None
         self._rooms: dict[str, torch.Tensor] = {}
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add keys and values, of shape [rows, heads, new tokens, width]; return all of them."""
+        """Add keys and values, of shape [rows, heads, new tokens, width]; return all that the new tokens may see."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        if self.filling is not None:
+            self.keys = self._filled("keys", key_states, self.filling)
+            self.values = self._filled("values", value_states, self.filling)
+            return key_states, value_states
         self.keys = self._extended("keys", self.keys, key_states)
         self.values = self._extended("values", self.values, value_states)
         return self.keys, self.values
@@ -46,3 +71,13 @@ class RoomyLayer(DynamicLayer):
             self._rooms[name] = room
         room[..., length:end, :] = new
         return room[..., :end, :]
+
+    def _filled(self, name: str, new: torch.Tensor, filling: Filling) -> torch.Tensor:
+        """`new` has shape [1, heads, tokens, width]."""
+        if name not in self._rooms:
+            # Zeros before the shorter rows: they get no attention, but nothing times NaN would be NaN.
+            self._rooms[name] = new.new_zeros(filling.rows, new.shape[1], filling.width + _ROOM, new.shape[3])
+        room = self._rooms[name]
+        for rows, first, end in filling.places:
+            room[rows, :, filling.width - (end - first) : filling.width] = new[0, :, first:end]
+        return room[..., : filling.width, :]

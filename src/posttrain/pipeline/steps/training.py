@@ -32,7 +32,7 @@ _EXPORTED = ("*.safetensors", "adapter_config.json", "config.json", "tokenizer.j
 # Keys of `run` that change nothing in what is trained.
 _OF_NO_RESULT = ("output_dir", "name", "trackers", "push", "keep_checkpoints", "stop_seconds")
 # What cannot change while an adapter is trained further.
-_SHAPE = ("r", "alpha", "target_modules", "rslora", "dora")
+_SHAPE = ("r", "alpha", "target_modules", "rslora", "dora", "init")
 
 
 class StartConfig(StrictModel):

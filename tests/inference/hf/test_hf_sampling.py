@@ -9,7 +9,7 @@ from loaded_model import END, Loaded
 from transformers import GenerationConfig
 
 from posttrain.inference.engine import GenerationRequest, Sampling
-from posttrain.inference.hf import HfEngine
+from posttrain.inference.hf.engine import HfEngine
 from sharp_model import write_adapter
 
 
@@ -77,6 +77,12 @@ def test_the_same_seeds_give_the_same_samples_and_others_others(sharp: Loaded, u
     assert sharp.ask(uneven, sampling) == sharp.ask(uneven, sampling)
     reseeded = [GenerationRequest(request.prompt_ids, (100 + row,)) for row, request in enumerate(uneven)]
     assert not set(ids_of(sharp.ask(uneven, sampling))) & set(ids_of(sharp.ask(reseeded, sampling)))
+
+
+def test_a_sample_depends_on_its_own_seed_and_not_on_its_batch(sharp: Loaded, uneven):
+    sampling = Sampling(20, temperature=1.0, top_k=40)
+    together = sharp.ask(uneven, sampling, batch_size=8)
+    assert together == [sharp.ask([request], sampling)[0] for request in uneven]
 
 
 def test_the_random_numbers_of_the_process_go_on_as_if_nothing_had_been_drawn(sharp: Loaded, uneven):

@@ -1,14 +1,17 @@
 """Generation with transformers, in left-padded batches of similar length.
 
-Sampling is seeded per batch, and batches depend on the requests alone, so a repeated call gives identical samples.
-`generate` runs the logits processors passed to it in their order, before temperature, top-k, top-p and min-p.
+Each completion is sampled with random numbers of its own, and batches depend on the requests alone, so a repeated call
+gives identical samples. `generate` takes the likeliest token that the last of the logits processors leaves.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import (
     GenerationConfig,
@@ -21,7 +24,6 @@ from posttrain.conversation.masks import IGNORED_LABEL, TokenRow
 from posttrain.inference.engine import (
     Completion,
     FinishedCompletions,
-    GenerationBatch,
     GenerationRequest,
     Hear,
     Key,
@@ -30,10 +32,13 @@ from posttrain.inference.engine import (
     complete_by,
     plan_batches,
 )
-from posttrain.inference.hf_hooks import Listener, LogProbRecorder, RepetitionPenalty, StopStrings
+from posttrain.inference.hf.draws import Draws, seeded
+from posttrain.inference.hf.hooks import EnoughEnded, Listener, LogProbRecorder, RepetitionPenalty, StopStrings
 from posttrain.models.kernels import recomputed_attention
 from posttrain.models.kernels.compiled_layers import as_written
 from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.models.kernels.packed_prefill import packed_prefill
+from posttrain.models.kernels.packed_rows import is_tried, why_not_packed
 from posttrain.models.kernels.roomy_cache import RoomyLayer, roomy_cache
 from posttrain.models.padding import pad_rows
 
@@ -54,6 +59,7 @@ class HfEngine:
         self._end_ids = end_ids
         self._batch_size = batch_size
         self._head: LabelledHead | None = None
+        self._packs: bool | None = None
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: Sampling, *, done: AbstractSet[Key] = frozenset()
@@ -63,10 +69,10 @@ class HfEngine:
         A batch with some completions in `done` is generated whole, so that the others stay the same.
         """
         for batch in plan_batches(requests, self._batch_size):
-            if all(key in done for key in batch.keys):
+            if all(key in done for key in batch):
                 continue
-            completions = self._complete(_prompts(requests, batch), batch.seed, sampling)
-            yield from (pair for pair in zip(batch.keys, completions, strict=True) if pair[0] not in done)
+            completions = self._complete(requests, batch, sampling)
+            yield from (pair for pair in zip(batch, completions, strict=True) if pair[0] not in done)
 
     def stream(
         self, requests: Sequence[GenerationRequest], sampling: Sampling, hear: Hear
@@ -77,11 +83,11 @@ class HfEngine:
         """
         for batch in plan_batches(requests, self._batch_size):
 
-            def hear_row(row: int, token: int, keys: Sequence[Key] = batch.keys) -> bool:
+            def hear_row(row: int, token: int, keys: Sequence[Key] = batch) -> bool:
                 return hear(keys[row], (token,))
 
-            completions = self._complete(_prompts(requests, batch), batch.seed, sampling, hear_row)
-            yield from zip(batch.keys, completions, strict=True)
+            completions = self._complete(requests, batch, sampling, hear_row)
+            yield from zip(batch, completions, strict=True)
 
     def complete(
         self,
@@ -107,7 +113,7 @@ class HfEngine:
     @torch.no_grad()
     def token_logprobs(self, rows: Sequence[TokenRow]) -> Iterator[tuple[int, list[float]]]:
         """Yield the number of each row, batch by batch, longest first, with log p of its trained tokens in nats."""
-        self._head = self._head or LabelledHead(self._model)
+        self._head = self._head or LabelledHead(self._model, packed=self._takes_packed_rows())
         by_length = sorted(range(len(rows)), key=lambda row: (-len(rows[row].ids), row))
         for start in range(0, len(rows), self._batch_size):
             batch = by_length[start : start + self._batch_size]
@@ -128,42 +134,71 @@ class HfEngine:
     @torch.inference_mode()
     def _complete(
         self,
-        prompts: Sequence[tuple[int, ...]],
-        seed: int,
+        requests: Sequence[GenerationRequest],
+        batch: Sequence[Key],
         sampling: Sampling,
         hear: Callable[[int, int], bool] | None = None,
     ) -> list[Completion]:
+        prompts = [requests[position].prompt_ids for position, _ in batch]
         if self._model.config._attn_implementation == "sdpa":
             recomputed_attention.use_in(self._model)
         ids, mask = _left_padded(prompts, self._tokenizer.pad_token_id, self._model.device)
-        width = ids.shape[1]
+        made: dict[int, Completion] = {}
+        generators = [seeded(requests[position].seeds[number]) for position, number in batch]
+        with _model_defaults_aside(self._model), as_written(self._model):
+            cache = self._prefill(prompts, ids, mask)
+            rows = _Rows(ids, mask, cache, ids.shape[1], list(range(len(prompts))), generators)
+            while rows.numbers:
+                found = self._continued(rows, sampling, hear, made)
+                left = [place for place, one in enumerate(found) if not _has_ended(one, sampling)]
+                made.update(zip(rows.numbers, found, strict=True))
+                rows.keep(left)
+        return [made[row] for row in range(len(prompts))]
+
+    def _continued(
+        self,
+        rows: "_Rows",
+        sampling: Sampling,
+        hear: Callable[[int, int], bool] | None,
+        before: Mapping[int, Completion],
+    ) -> list[Completion]:
+        """Generate until all rows have ended, or a quarter of them if the others can go on without those."""
         recorder = LogProbRecorder(sampling.temperature) if sampling.logprobs else None
-        penalty = RepetitionPenalty(sampling.repetition_penalty, mask) if sampling.repetition_penalty != 1 else None
-        stops = StopStrings(sampling.stop, self._tokenizer, width) if sampling.stop else None
+        prompt_mask = rows.mask[:, : rows.width]
+        penalty = sampling.repetition_penalty
+        penalised = RepetitionPenalty(penalty, prompt_mask) if penalty != 1 else None
+        draws = Draws(sampling, rows.generators) if sampling.temperature > 0 else None
+        stops = StopStrings(sampling.stop, self._tokenizer, rows.width) if sampling.stop else None
         stopped = stops.lengths if stops else {}
-        listener = Listener(hear, self._end_ids, stopped, width) if hear else None
-        with _model_defaults_aside(self._model), as_written(self._model), _seeded(seed, ids.device):
-            sequences = self._model.generate(
-                input_ids=ids,
-                attention_mask=mask,
-                past_key_values=self._shared_prefill(prompts, ids, mask),
-                generation_config=self._config(sampling),
-                logits_processor=LogitsProcessorList(hook for hook in (recorder, penalty) if hook),
-                stopping_criteria=StoppingCriteriaList(hook for hook in (stops, listener) if hook),
-            )
-        logprobs = recorder.finish(sequences).tolist() if recorder else [None] * len(prompts)
+        hear_row = None if hear is None else lambda place, token: hear(rows.numbers[place], token)
+        listener = Listener(hear_row, self._end_ids, stopped, rows.width) if hear_row else None
         cut = listener.lengths if listener else {}
-        return [
-            self._completion(answer, row_logprobs, stopped.get(row), cut.get(row))
-            for row, (answer, row_logprobs) in enumerate(zip(sequences[:, width:].tolist(), logprobs, strict=True))
-        ]
+        enough = EnoughEnded(self._end_ids, (stopped, cut)) if rows.cache is not None else None
+        rows.ids = self._model.generate(
+            input_ids=rows.ids,
+            attention_mask=rows.mask,
+            past_key_values=rows.cache,
+            generation_config=self._config(sampling.max_new_tokens + rows.width - rows.ids.shape[1]),
+            logits_processor=LogitsProcessorList(hook for hook in (recorder, penalised, draws) if hook),
+            stopping_criteria=StoppingCriteriaList(hook for hook in (stops, listener, enough) if hook),
+        )
+        logprobs = recorder.finish(rows.ids).tolist() if recorder else None
+        answers = rows.ids[:, rows.width :].tolist()
+        completions = []
+        for place, (row, answer) in enumerate(zip(rows.numbers, answers, strict=True)):
+            known = before[row].logprobs or () if row in before else ()
+            all_logprobs = None if logprobs is None else [*known, *logprobs[place]]
+            completions.append(self._completion(answer, all_logprobs, stopped.get(place), cut.get(place)))
+        return completions
 
-    def _shared_prefill(self, prompts: Sequence[tuple[int, ...]], ids: torch.Tensor, mask: torch.Tensor) -> Any:
-        """The cache of all but the last prompt token, computed once per distinct prompt.
+    def _prefill(self, prompts: Sequence[tuple[int, ...]], ids: torch.Tensor, mask: torch.Tensor) -> Any:
+        """The cache of all but the last prompt token, computed once per distinct prompt if the model allows it.
 
-        It is empty if no prompt occurs twice or a prompt is a single token; None if a layer of the model caches
-        anything other than keys and values, which transformers cannot copy to several rows.
+        It is empty if `generate` is to fill it; None if a layer of the model caches anything other than keys and
+        values, which transformers cannot copy to several rows.
         """
+        if self._takes_packed_rows():
+            return packed_prefill(self._model, [prompt[:-1] for prompt in prompts])
         rows = {prompt: row for row, prompt in enumerate(prompts)}
         cache = roomy_cache(self._model.config)
         shareable = all(type(layer) in (RoomyLayer, DynamicSlidingWindowLayer) for layer in cache.layers)
@@ -182,22 +217,22 @@ class HfEngine:
         cache.batch_select_indices(torch.tensor([places[prompt] for prompt in prompts], device=ids.device))
         return cache
 
-    def _config(self, sampling: Sampling) -> GenerationConfig:
-        sampled: dict[str, Any] = {"do_sample": False}
-        if sampling.temperature > 0:
-            sampled = {
-                "do_sample": True,
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "top_k": sampling.top_k,
-                "min_p": sampling.min_p or None,
-            }
+    def _takes_packed_rows(self) -> bool:
+        """Whether prompts go through the model as one sequence: on a CPU, if all its layers see all tokens."""
+        if self._packs is None:
+            device = self._model.device
+            autocast = torch.is_autocast_enabled(device.type)
+            dtype = torch.get_autocast_dtype(device.type) if autocast else self._model.dtype
+            self._packs = is_tried(None, device) and why_not_packed(self._model, dtype, sys.maxsize) is None
+        return self._packs
+
+    def _config(self, max_new_tokens: int) -> GenerationConfig:
         return GenerationConfig(
-            max_new_tokens=sampling.max_new_tokens,
+            max_new_tokens=max_new_tokens,
             eos_token_id=sorted(self._end_ids),
             pad_token_id=self._tokenizer.pad_token_id,
             use_cache=True,
-            **sampled,
+            do_sample=False,
         )
 
     def _completion(
@@ -215,8 +250,41 @@ class HfEngine:
         return Completion(tuple(ids[:length]), reason, None if logprobs is None else tuple(logprobs[:length]))
 
 
-def _prompts(requests: Sequence[GenerationRequest], batch: GenerationBatch) -> list[tuple[int, ...]]:
-    return [requests[position].prompt_ids for position, _ in batch.keys]
+@dataclass
+class _Rows:
+    """Rows of a batch that are still generated.
+
+    Attributes:
+        ids: the padded prompts and what was generated so far, shape [rows, seq].
+        mask: 0 for padding and 1 for tokens, shape [rows, seq].
+        cache: of what `ids` holds, up to the last token; None if `generate` is to make one each time.
+        width: tokens of a padded prompt.
+        numbers: which rows of the batch these are.
+        generators: their random numbers.
+    """
+
+    ids: torch.Tensor
+    mask: torch.Tensor
+    cache: Any
+    width: int
+    numbers: list[int]
+    generators: list[np.random.Generator]
+
+    def keep(self, places: Sequence[int]) -> None:
+        """Go on with some of the rows."""
+        self.numbers = [self.numbers[place] for place in places]
+        self.generators = [self.generators[place] for place in places]
+        if not places:
+            return
+        kept = torch.tensor(places, device=self.ids.device)
+        self.ids, self.mask = self.ids[kept], self.mask[kept]
+        new = self.ids.shape[1] - self.mask.shape[1]
+        self.mask = torch.cat([self.mask, self.mask.new_ones(len(places), new)], dim=1)
+        self.cache.batch_select_indices(kept)
+
+
+def _has_ended(completion: Completion, sampling: Sampling) -> bool:
+    return completion.stop_reason is not StopReason.LENGTH or len(completion.token_ids) == sampling.max_new_tokens
 
 
 def _left_padded(
@@ -239,11 +307,3 @@ def _model_defaults_aside(model: Any) -> Iterator[None]:
         yield
     finally:
         base.generation_config = defaults
-
-
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's random numbers with `seed`; restore their previous state afterwards."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield

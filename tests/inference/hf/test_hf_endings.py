@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from loaded_model import Loaded
 
 from posttrain.inference.engine import GenerationRequest, Sampling, StopReason, completion_text, decode
@@ -107,3 +108,29 @@ def test_an_end_token_comes_before_a_stop_string_in_what_follows(sharp: Loaded):
     completion = sharp.ask([request], Sampling(LONG, stop=(string,)), end_ids=frozenset({ids[2]}))[0]
     assert (completion.token_ids, completion.stop_reason) == (ids[:3], StopReason.END)
     assert completion_text(sharp.tokenizer, completion, [string]) == decode(sharp.tokenizer, ids[:2])
+
+
+@pytest.mark.parametrize("stop", [(), ("e", "7")])
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
+def test_rows_that_have_ended_are_left_out_and_the_others_go_on_as_if_alone(
+    sharp: Loaded, uneven: list[GenerationRequest], penalty: float, stop: tuple[str, ...]
+) -> None:
+    sampling = Sampling(20, logprobs=True, repetition_penalty=penalty, stop=stop)
+    free = sharp.ask(uneven, sampling)
+    ends = frozenset(free[row].token_ids[2 * row] for row in (1, 3, 4) if len(free[row].token_ids) > 2 * row)
+    alone = [sharp.ask([request], sampling, end_ids=ends)[0] for request in uneven]
+    sizes: list[int] = []
+    hook = sharp.model.register_forward_hook(
+        lambda module, args, inputs, output: sizes.append(len(inputs["input_ids"])), with_kwargs=True
+    )
+    together = sharp.ask(uneven, sampling, batch_size=8, end_ids=ends)
+    hook.remove()
+    assert [each.token_ids for each in together] == [each.token_ids for each in alone]
+    assert [each.stop_reason for each in together] == [each.stop_reason for each in alone]
+    for ours, expected in zip(together, alone, strict=True):
+        assert ours.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+    assert len({len(each.token_ids) for each in alone}) > 2
+    # A quarter of the rows at least has ended before each smaller batch.
+    whole = sizes.index(8)
+    assert sizes[whole:] == sorted(sizes[whole:], reverse=True)
+    assert min(sizes[whole:]) <= 6

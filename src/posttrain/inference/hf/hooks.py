@@ -1,6 +1,6 @@
-"""What transformers' `generate` calls at each token: record, penalise, find stop strings, and tell who listens."""
+"""What transformers' `generate` calls at each token: record, penalise, find ends, and tell who listens."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,13 +17,14 @@ class LogProbRecorder(LogitsProcessor):
 
     def __init__(self, temperature: float) -> None:
         self._temperature = temperature or 1.0
-        self._pending: torch.Tensor | None = None
+        self._pending: tuple[torch.Tensor, torch.Tensor] | None = None
         self._recorded: list[torch.Tensor] = []
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         """Take ids of shape [rows, seq] and logits of shape [rows, vocabulary]; return the logits unchanged."""
         self._record(input_ids[:, -1])
-        self._pending = torch.log_softmax(scores.float() / self._temperature, dim=-1)
+        scaled = scores.float() if self._temperature == 1 else scores.float() / self._temperature
+        self._pending = scaled, scaled.logsumexp(-1, keepdim=True)
         return scores
 
     def finish(self, sequences: torch.Tensor) -> torch.Tensor:
@@ -33,7 +34,8 @@ class LogProbRecorder(LogitsProcessor):
 
     def _record(self, tokens: torch.Tensor) -> None:
         if self._pending is not None:
-            self._recorded.append(self._pending.gather(1, tokens[:, None]).squeeze(1))
+            logits, log_sums = self._pending
+            self._recorded.append((logits.gather(1, tokens[:, None]) - log_sums).squeeze(1))
             self._pending = None
 
 
@@ -117,3 +119,22 @@ class Listener(StoppingCriteria):
             elif row in self._stopped:
                 self._ended.add(row)
         return torch.tensor([row in self.lengths for row in range(len(tokens))], device=input_ids.device)
+
+
+class EnoughEnded(StoppingCriteria):
+    """Interrupts all rows once a quarter of them has ended, so that they can go on without those.
+
+    Must be the last criterion; `lengths` are those of the others.
+    """
+
+    def __init__(self, end_ids: frozenset[int], lengths: Sequence[Mapping[int, int]]) -> None:
+        self._end_ids = end_ids
+        self._lengths = lengths
+        self._ended: set[int] = set()
+
+    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        """Take ids of shape [rows, seq]; return whether to interrupt, shape [rows]."""
+        tokens = input_ids[:, -1].tolist()
+        self._ended.update(row for row, token in enumerate(tokens) if token in self._end_ids)
+        self._ended.update(*self._lengths)
+        return torch.full((len(tokens),), 4 * len(self._ended) >= len(tokens), device=input_ids.device)

@@ -1,6 +1,7 @@
 """Tokens that are told while they are generated are those of the completions, and a listener can end a completion."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from loaded_model import NEVER, Loaded
@@ -16,7 +17,7 @@ from posttrain.inference.engine import (
     heard,
     without_end,
 )
-from posttrain.inference.hf import HfEngine
+from posttrain.inference.hf.engine import HfEngine
 
 Told = dict[Key, list[int]]
 
@@ -80,11 +81,11 @@ def test_a_completion_that_is_no_longer_wanted_ends_and_the_others_stay_the_same
 def test_a_batch_of_which_nothing_is_wanted_ends_at_once(sharp: Loaded, uneven: list[GenerationRequest]):
     steps = 0
 
-    def count(module: object, arguments: object, output: object) -> None:
+    def count(module: object, arguments: object, inputs: dict[str, Any], output: object) -> None:
         nonlocal steps
-        steps += 1
+        steps += inputs["input_ids"].shape == (3, 1)
 
-    hook = sharp.model.register_forward_hook(count)
+    hook = sharp.model.register_forward_hook(count, with_kwargs=True)
     _, streamed = stream(sharp, uneven[:3], Sampling(100), most={(row, 0): 2 for row in range(3)})
     hook.remove()
     assert [len(each.token_ids) for each in streamed.values()] == [2, 2, 2]
