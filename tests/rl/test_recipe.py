@@ -78,8 +78,9 @@ def test_the_server_is_told_slot_length_and_cut_of_each_completion(config: Path)
     assert [item.slot for item in items] == [0] * 4 + [1] * 4
     assert [item.sample_id for item in items] == ["train:0:0"] * 4 + ["train:0:1"] * 4
     assert [item.completion_tokens for item in items] == [each.tokens for each in rollouts]
-    # A completion that does not end with the end token was cut at 8 tokens.
-    ends = [int(each.ids[-1]) == recipe.loaded.tokenizer.eos_token_id for each in rollouts]
+    # A completion that does not end its turn or begin another one was cut at 8 tokens.
+    ending = recipe.loaded.tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|im_start|>"])
+    ends = [int(each.ids[-1]) in ending for each in rollouts]
     assert [item.truncated for item in items] == [not ended for ended in ends]
     assert all(item.completion_tokens == 8 for item in items if item.truncated)
 

@@ -107,6 +107,8 @@ def _why_not_the_same(model: Any, dtype: torch.dtype) -> str | None:
         return f"it does not take them: {first_line(error)}"
     finally:
         model.train(was_training)
+    if not expected.isfinite().all():
+        return "its logits are not finite"
     found = logits[packed.labels != IGNORED_LABEL]
     if torch.isclose(found, expected, rtol=0.1, atol=0.1 * float(expected.std())).all():
         return None
