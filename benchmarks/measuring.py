@@ -13,6 +13,8 @@ from typing import Any
 
 MODEL = "smollm2-135m-instruct"
 LORA: dict[str, Any] = {"r": 16, "alpha": 32, "target_modules": "all-linear"}
+# So that modules are compiled once and not at each start, as on most machines.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 WARM_UP = 2
 """Optimizer steps left out of a median: the first ones allocate memory."""
 
