@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS ?= -n 2 --dist loadfile
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-long test-versions test-engines test-extras test-export cuda-pins lint quick quick-lint quick-tests walks docs bench audit clean
+.PHONY: demo test test-long test-versions test-engines test-extras test-export cuda-pins lint quick quick-lint quick-tests walks docs bench search audit clean
 
 demo: $(VENV)/.demo-ready  ## take a real model through SFT, DPO and GRPO, measure it, and decide
 	$(BIN)/python examples/word_problems/demo.py
@@ -55,9 +55,13 @@ audit: $(VENV)/.dev-ready  ## check pinned packages for known vulnerabilities (a
 		--no-deps --disable-pip
 	$(BIN)/python docs/licences.py --check
 
-bench: $(VENV)/.dev-ready  ## measure everything against the fastest rivals; about half an hour on two cores
+bench: $(VENV)/.dev-ready  ## measure each part but rollouts against the fastest rivals; under an hour on two cores
 	test -x $(VENV)/versions/newest/bin/trl || $(BIN)/python checks/versions.py newest
 	TRL_PYTHON=$(VENV)/versions/newest/bin/python $(BIN)/python benchmarks/run.py
+
+search: $(VENV)/.dev-ready  ## find the fastest setting of each rival, in the newest and the pinned versions
+	test -x $(VENV)/versions/newest/bin/trl || $(BIN)/python checks/versions.py newest
+	TRL_PYTHON=$(VENV)/versions/newest/bin/python $(BIN)/python benchmarks/search.py
 
 docs: $(VENV)/.dev-ready  ## regenerate the reference pages, the schemas and the pictures
 	$(BIN)/python docs/render.py

@@ -214,7 +214,8 @@ RIVALS = {
         train_with_trl, weights="bfloat16", precomputed=reference == "precomputed", at_once=at_once
     )
     for version in rivals.VERSIONS
-    for reference, at_once in (("precomputed", 4), ("precomputed", 2), ("precomputed", 1), ("live", 4), ("live", 2))
+    for reference in ("precomputed", "live")
+    for at_once in (4, 2, 1)
 }
 """What `search.py` tries."""
 CHECKED = {

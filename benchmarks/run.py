@@ -1,10 +1,10 @@
-"""Runs all benchmarks and shows targets and results in one table: what `make bench` runs.
+"""Runs the benchmarks and shows targets and results in one table: what `make bench` runs.
 
 python benchmarks/run.py [--only PART,PART] [--short] [--output DIR]
 
-Writes results.json, results.md and results.png. Exits with code 1 if the two sides compute different results or a part
-fails; a missed speed or memory target is shown in the table and is not a failure. `--short` only checks that the
-results agree, on little data.
+All parts run but `rollouts`, unless named. Writes results.json, results.md and results.png. Exits with code 1 if the
+two sides compute different results or a part fails; a missed speed or memory target is shown in the table and is not a
+failure. `--short` only checks that the results agree, on little data.
 """
 
 import argparse

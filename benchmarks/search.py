@@ -3,9 +3,10 @@
 python benchmarks/search.py [--only PART,PART]
 
 Runs every setting of a part's rival once, each in its own process and with few steps, in both versions (see
-`rivals.VERSIONS`): rows at once, precomputed or live references, kinds of loss, caches and compilation. Writes the
-speeds, the fastest, its versions and the machine to results/rivals.json, part by part. A setting that fails or takes
-longer than five minutes is written with its reason.
+`rivals.VERSIONS`): rows at once, precomputed or live references, kinds of loss, ways to generate and compilation.
+Writes the speeds, the fastest, its versions and the machine to results/rivals.json, part by part. A setting that fails
+or takes longer than five minutes is written with its reason. The newest versions are those of the environment that
+TRL_PYTHON names; `make search` makes it.
 """
 
 import argparse
@@ -35,6 +36,7 @@ def main() -> None:
     parts = parser.parse_args().only.split(",")
     if unknown := set(parts) - PARTS.keys():
         parser.error(f"--only {','.join(sorted(unknown))}: the parts are {','.join(PARTS)}")
+    measuring.python_of("TRL newest")  # before anything is measured
     for part in parts:
         found = rivals.read() | {part: search(part)}
         rivals.FILE.write_text(json.dumps(found, indent=1) + "\n")

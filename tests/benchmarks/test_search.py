@@ -35,6 +35,7 @@ def test_the_fastest_of_all_settings_is_recorded_and_why_others_have_no_speed(
     search: Any, benchmark_module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["search.py"])
+    monkeypatch.setenv("TRL_PYTHON", sys.executable)
     search.main()
     found = json.loads((tmp_path / "rivals.json").read_text())["part"]
     assert found["speeds"] == {"pinned, 4": 2.0, "pinned, 8": 3.5}
@@ -50,7 +51,7 @@ def test_a_part_without_a_recorded_rival_says_how_to_search(search: Any, benchma
 
 def test_every_recorded_rival_is_a_run_of_its_part(benchmark_module: Any) -> None:
     recorded = benchmark_module("rivals").read()
-    assert set(recorded) == set(benchmark_module("search").PARTS)
+    assert recorded.keys() <= benchmark_module("search").PARTS.keys()
     for part, found in recorded.items():
         assert found["fastest"] in benchmark_module(part).RIVALS
 

@@ -179,9 +179,9 @@ WRONG_TOGETHER = {
         "run.yaml:14: training: weight_decay: decay would shrink the weights that lora.init: pissa starts from; set it "
         "to 0",
     ),
-    "a start with an optimizer that may have decay of its own": (
+    "a start with decay by an optimizer of one's own": (
         "learning_rate: 1e-3",
-        "optimizer: {class: torch.optim.AdamW}\nlora: {init: pissa}",
+        "optimizer: {class: torch.optim.AdamW, arguments: {weight_decay: 0.1}}\nlora: {init: pissa}",
         "run.yaml:14: training: optimizer.arguments.weight_decay: decay would shrink the weights that lora.init: pissa "
         "starts from; set it to 0",
     ),

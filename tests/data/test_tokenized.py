@@ -52,7 +52,10 @@ def all_of(data: TokenizedDataset) -> list[list]:
         data.lengths(),
         data.trained_counts(),
         data.prompt_lengths(),
-        *(np.array([numbers[row] for row in range(len(data))]) for numbers in vars(sizes).values()),
+        *(
+            np.array([numbers[row] for row in range(len(data))])
+            for numbers in (sizes.lengths, sizes.trained_counts, sizes.weights)
+        ),
     ]
     return [rows_of(data), *(column.tolist() for column in columns)]
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoTokenizer, CTRLConfig, CTRLLMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from posttrain.config.sections.model import ModelConfig
 from posttrain.errors import ModelError
@@ -161,3 +161,10 @@ def test_what_files_cannot_tell_is_left_to_loading(train, damaged, copied):
     require_adapter_fits(damaged, ModelConfig(name=str(copied)))
     edit_json(damaged / "adapter_config.json", r=8, rank_pattern={".*": 2})
     require_adapter_fits(damaged, ModelConfig(name=str(copied)))
+
+
+def test_checkpointing_that_an_architecture_does_not_have_is_refused_in_one_line(train, copied):
+    sizes = {"vocab_size": 384, "n_embd": 8, "n_layer": 1, "n_head": 2, "dff": 8, "n_positions": 64}
+    CTRLLMHeadModel(CTRLConfig(**sizes)).save_pretrained(copied)
+    with pytest.raises(ModelError, match=r"^training.gradient_checkpointing: [^\n]*CTRL[^\n]*; set it to false$"):
+        train(None, name=str(copied), checkpointing=True)

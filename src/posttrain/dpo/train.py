@@ -83,7 +83,7 @@ def open_session(config: DPOConfig, run: RunDirectory) -> tuple[Session, Prefere
     backend = choose_backend(config.model)
     from posttrain.evaluate.in_training import TrainingTasks  # imports transformers, once the backend is chosen
 
-    require_kernels(config.training, backend.name)
+    require_kernels(config.training, backend.name, config.lora and config.lora.init)
     tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
     require_same_tokens(config, tokenizer)
     data = prepare_data(config, tokenizer, console.print)

@@ -80,7 +80,7 @@ class HfBackend:
         keep_trained_weights_in_float32(model)
         model.config.use_cache = False
         if settings.gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            _checkpoint_layers(model)
         model = model.to(device)
         start_from_weights(model, lora, settings.seed)
         packs = should_pack(settings.padding_free, model, dtype, settings.max_length)
@@ -130,6 +130,13 @@ class HfBackend:
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
         return tokenizer, new_ids
+
+
+def _checkpoint_layers(model: Any) -> None:
+    try:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    except ValueError as error:
+        raise ModelError(f"training.gradient_checkpointing: {first_line(error)}; set it to false") from error
 
 
 def keep_trained_weights_in_float32(model: Any) -> None:

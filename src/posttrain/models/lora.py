@@ -49,13 +49,12 @@ def peft_config(model: "PreTrainedModel", lora: "LoraConfig", new_token_ids: Seq
         _require_modules(model, "target_modules", lora.target_modules)
         _require_one_trainer_of_rows(model, lora.target_modules, new_token_ids)
     tied = bool(getattr(model.config, "tie_word_embeddings", False))
-    halves = 1 if lora.init is None else 2  # see adapter_start.py
-    widened = halves**0.5 if lora.rslora else halves  # keeps the scale
+    saved = lora.as_saved()  # see adapter_start.py
     in_full = {name for name in _vocabulary_layers(model) if name in map(_own_name, lora.modules_to_save)}
     return PeftLoraConfig(
         task_type="CAUSAL_LM",
-        r=lora.r * halves,
-        lora_alpha=lora.alpha * widened,  # pyright: ignore[reportArgumentType]  # PEFT divides it: a float is as good
+        r=saved.r,
+        lora_alpha=saved.alpha,  # pyright: ignore[reportArgumentType]  # PEFT divides it: a float is as good
         lora_dropout=lora.dropout,
         # None lets PEFT look the architecture up in its own table.
         target_modules=None if lora.target_modules == "auto" else _as_peft_targets(lora.target_modules),

@@ -51,6 +51,7 @@ class ModelShape:
         weight_bytes: bytes of all weights as they are kept in training.
         state_bytes: bytes of the optimizer states.
         checkpointing, compiled: whether activations are recomputed, and whether layers are compiled with torch.compile.
+        offloads: whether activations are kept elsewhere until the backward pass.
     """
 
     layers: int
@@ -64,6 +65,7 @@ class ModelShape:
     state_bytes: int
     checkpointing: bool = False
     compiled: bool = False
+    offloads: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,7 @@ def read_shape(trained: TrainedModel) -> ModelShape:
         state_bytes=everything.trained * states,
         checkpointing=training.gradient_checkpointing,
         compiled=should_compile(wanted, model, training_device(), trained.rows),
+        offloads=training.offload_activations,
     )
 
 

@@ -119,7 +119,7 @@ def _train_connected(
         done = finished_run(run, config.training.max_steps, config_identity(config, recording))
         if done is not None:
             return done
-    require_kernels(config.training, choose_backend(config.model).name)
+    require_kernels(config.training, choose_backend(config.model).name, config.lora and config.lora.init)
     _require_average_evaluated(config)
     check_user_functions(resolve_objective(config.algorithm, config.objective))
     check_user_filters(config.rollout.filters)

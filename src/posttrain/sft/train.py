@@ -84,7 +84,7 @@ def open_session(config: SFTConfig, run: RunDirectory) -> tuple[Session, SFTData
     backend = choose_backend(config.model)
     from posttrain.evaluate.in_training import TrainingTasks  # imports transformers, once the backend is chosen
 
-    require_kernels(config.training, backend.name)
+    require_kernels(config.training, backend.name, config.lora and config.lora.init)
     tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
     data = prepare_data(config, tokenizer, console.print)
     console.print(ledger_table(data.ledgers), soft_wrap=False)

@@ -234,9 +234,9 @@ def _kept_by(shape: ModelShape, kept: KeptBytes, micro_batch: MicroBatch) -> flo
     of_layer = [float(kept.layer[1:] @ batch.sizes) for batch in batches]
     # One more layer, for the gradients that exist at a time.
     activations = shape.layers * sum(of_layer) + max(of_layer)
-    if shape.checkpointing:
+    if shape.checkpointing or shape.offloads:
         inputs = shape.hidden * kept.residual * sum(batch.tokens for batch in batches)
-        activations = shape.layers * inputs + 2 * max(of_layer)
+        activations = (0 if shape.offloads else shape.layers * inputs) + 2 * max(of_layer)
     logits = max(batch.trained for batch in micro_batch)
     if kept.around[-1] < shape.vocabulary:  # a head that keeps no logits computes some rows at a time
         logits = min(logits, rows_at_once(training_device(), shape.vocabulary))

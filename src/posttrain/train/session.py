@@ -207,10 +207,10 @@ def _announce_start(run: RunDirectory, point: ResumePoint, model: Any) -> None:
         console.print(f"  {damaged.path.name} is damaged and kept as damaged-{damaged.path.name}: {damaged.reason}")
 
 
-def require_kernels(training: TrainingConfig, backend: str) -> None:
+def require_kernels(training: TrainingConfig, backend: str, start: str | None = None) -> None:
     """Refuse settings that this machine or backend has no kernels for, before loading a model.
 
-    `backend` is hf or unsloth.
+    `backend` is hf or unsloth, `start` is `lora.init`.
 
     Raises:
         ConfigError: an optimizer of bitsandbytes, Liger or `offload_activations` without a CUDA device; Liger,
@@ -227,7 +227,7 @@ def require_kernels(training: TrainingConfig, backend: str) -> None:
         if is_wanted and not torch.cuda.is_available():
             raise ConfigError(f"training.{key} needs a CUDA device; set it to {instead}")
     if not on_cuda:
-        require_class(training)
+        require_class(training, start)
     if training.liger_kernel and backend == "unsloth":
         raise ConfigError("training.liger_kernel: unsloth has kernels of its own; set it to false, or backend: hf")
     if training.compile is True and backend == "unsloth":

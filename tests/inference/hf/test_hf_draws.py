@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from posttrain.errors import RunError
 from posttrain.inference.engine import Sampling
 from posttrain.inference.hf import draws
 from posttrain.inference.hf.draws import Draws, draw, seeded
@@ -58,3 +59,11 @@ def test_a_row_keeps_its_own_numbers_whoever_is_beside_it() -> None:
     together = Draws(sampling, [seeded(1), seeded(2), seeded(3)])(None, logits).argmax(-1)
     alone = Draws(sampling, [seeded(2)])(None, logits[:1]).argmax(-1)
     assert together[1] == alone[0]
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_logits_that_are_no_numbers_are_not_drawn_from(wrong: float) -> None:
+    logits = torch.zeros(2, 50)
+    logits[1, 30] = wrong
+    with pytest.raises(RunError, match="not finite"):
+        Draws(Sampling(1, temperature=1.0), [seeded(1), seeded(2)])(None, logits)

@@ -32,3 +32,11 @@ def test_activations_are_copied_and_weights_are_not():
     assert torch.equal(saved._saved_self, activations)
     assert saved._saved_self.data_ptr() != activations.data_ptr()
     assert saved._saved_mat2.data_ptr() == layer.weight.data_ptr()
+
+
+def test_weights_in_the_dtype_of_autocast_stay_as_well():
+    layer = nn.Linear(3, 4)
+    hooks = activations_on_cpu(layer)
+    for weight in (layer.weight, layer.weight.bfloat16(), layer.weight.bfloat16().T):
+        assert isinstance(hooks.pack_hook(weight), torch.Tensor)
+    assert isinstance(hooks.pack_hook(torch.ones(2, 3)), tuple)

@@ -83,6 +83,11 @@ def with_normed_queries(tiny_model: Path) -> Any:
     return Qwen3ForCausalLM(Qwen3Config(**SIZES, **HEADS, head_dim=16))
 
 
+def with_positions_by_the_longest_row(tiny_model: Path) -> Any:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    return MistralForCausalLM(MistralConfig(**SIZES, **HEADS, sliding_window=None, rope_parameters=rope))
+
+
 def with_attention_dropout(tiny_model: Path) -> Any:
     return Qwen3ForCausalLM(Qwen3Config(**SIZES, **HEADS, head_dim=16, attention_dropout=0.1))
 
@@ -161,6 +166,7 @@ def test_compiled_layers_compute_what_layers_as_written_do(tiny_model: Path) -> 
         (with_biased_attention, 128, "attention"),
         (with_plain_attention, 128, "attention"),
         (with_attention_dropout, 128, "dropout"),
+        (with_positions_by_the_longest_row, 128, "rope_type: dynamic"),
     ],
 )
 def test_only_models_whose_layers_see_a_row_as_it_is_get_packed_rows(

@@ -1,5 +1,7 @@
 """A cache with room for more tokens holds what transformers' own cache holds."""
 
+import weakref
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +42,15 @@ def test_tokens_are_written_where_there_is_room_and_not_all_copied() -> None:
         more, _ = layer.update(torch.ones(1, 1, 1, 4), torch.ones(1, 1, 1, 4))
         assert more.data_ptr() == first.data_ptr()
     assert layer.update(torch.ones(1, 1, 1, 4), torch.ones(1, 1, 1, 4))[0].data_ptr() != first.data_ptr()
+
+
+def test_rows_that_are_left_out_take_no_memory_any_more() -> None:
+    layer = RoomyLayer()
+    keys, _ = layer.update(torch.zeros(4, 1, 10, 2), torch.zeros(4, 1, 10, 2))
+    room = weakref.ref(keys._base)
+    del keys
+    layer.batch_select_indices(torch.tensor([0, 2]))
+    assert room() is None
 
 
 def test_layers_that_see_a_window_keep_the_cache_of_transformers() -> None:

@@ -128,6 +128,15 @@ def test_a_class_that_cannot_be_created_is_refused_without_a_model(own: dict[str
         require_class(training(own))
 
 
+def test_a_class_that_moves_weights_without_a_gradient_is_refused_where_some_must_stay():
+    require_class(training({"class": "torch.optim.Rprop"}), start="pissa")
+    decaying = {"class": "torch.optim.AdamW"}  # by 0.01, unless told
+    require_class(training(decaying))
+    require_class(training({**decaying, "arguments": {"weight_decay": 0}}), start="pissa")
+    with pytest.raises(ConfigError, match=r"AdamW changes weights .* lora.init: pissa .*weight_decay: 0"):
+        require_class(training(decaying), start="pissa")
+
+
 def test_only_optimizers_with_an_average_of_their_own_are_known_to_have_one():
     found = [name for name in ON_ANY_DEVICE if averages_weights(require_class(training(name)))]
     assert found == ["schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd"]

@@ -99,6 +99,13 @@ class LoraConfig(StrictModel):
     found approximately, in a fraction of the time) or from its QR factors (OLoRA, arXiv:2406.01775). The adapter is
     saved with rank 2·r, for the original base. By default it starts at zero."""
 
+    def as_saved(self) -> "LoraConfig":
+        """The shape in which the adapter is saved: with `init`, of twice the rank, with the same scale."""
+        if self.init is None:
+            return self
+        alpha = self.alpha * (2**0.5 if self.rslora else 2)
+        return self.model_copy(update={"r": 2 * self.r, "alpha": alpha, "init": None})
+
     @model_validator(mode="after")
     def _start_is_exact(self) -> "LoraConfig":
         if self.init is not None and self.dropout:

@@ -234,8 +234,8 @@ def require_training_fits(training: TrainingConfig, lora: LoraConfig | None, mod
     if lora is None or lora.init is None:
         return
     key, decay = "weight_decay", training.weight_decay
-    if isinstance(training.optimizer, OwnOptimizer):  # a class may have decay of its own, unless told
-        key, decay = f"optimizer.arguments.{key}", training.optimizer.arguments.get(key)
+    if isinstance(training.optimizer, OwnOptimizer):  # whose own default shows when it is tried before training
+        key, decay = f"optimizer.arguments.{key}", training.optimizer.arguments.get(key, 0)
     if decay != 0:
         raise ValueError(f"{key}: decay would shrink the weights that lora.init: {lora.init} starts from; set it to 0")
 

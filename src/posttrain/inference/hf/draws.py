@@ -18,6 +18,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from posttrain.errors import RunError
 from posttrain.inference.engine import Sampling
 
 # Tokens whose probabilities are added up first. Then only those of one such block are gone through one by one.
@@ -39,9 +40,16 @@ class Draws(LogitsProcessor):
             self._filters.append(MinPLogitsWarper(sampling.min_p))
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Take ids of shape [rows, seq] and logits of shape [rows, vocabulary]; return 0 where drawn, else −∞."""
+        """Take ids of shape [rows, seq] and logits of shape [rows, vocabulary]; return 0 where drawn, else −∞.
+
+        Raises:
+            RunError: a logit is not a number, or infinite at this temperature.
+        """
         numbers = torch.tensor([each.random() for each in self._generators], dtype=torch.float64, device=scores.device)
-        drawn = draw(self._filters(input_ids, scores).float().softmax(-1), numbers)
+        probabilities = self._filters(input_ids, scores).float().softmax(-1)
+        if not probabilities[:, 0].isfinite().all():  # one logit that is no number makes all of its row none
+            raise RunError("probabilities are not finite; are the weights damaged, or does the dtype not fit?")
+        drawn = draw(probabilities, numbers)
         return torch.full_like(scores, float("-inf")).scatter_(1, drawn.unsqueeze(1), 0.0)
 
 

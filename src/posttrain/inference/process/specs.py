@@ -138,7 +138,8 @@ def _open_model(facts: Facts) -> RolloutEngine:
     from posttrain.models.load import choose_backend
 
     config = ModelConfig.model_validate(facts["model"])
-    lora = None if facts["lora"] is None else LoraConfig.model_validate(facts["lora"])
+    # Its weights come from files, so they need no start of their own.
+    lora = None if facts["lora"] is None else LoraConfig.model_validate(facts["lora"]).as_saved()
     backend = choose_backend(config)  # before transformers is imported
     loaded = backend.load_for_training(config, lora, settings=TrainingSettings(**facts["settings"]))
 

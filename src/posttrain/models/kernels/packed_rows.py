@@ -85,6 +85,10 @@ def why_not_by_config(config: Any, longest: int) -> str | None:
             return "some of its layers keep a state that goes from one row to the next"
         if window is not None and window < longest:
             return f"some of its layers see a window of {window} tokens, and rows may have {longest}"
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    for each in (rope, *rope.values()):
+        if isinstance(each, dict) and each.get("rope_type") in ("dynamic", "longrope"):
+            return f"its positions depend on the longest row of a batch (rope_type: {each['rope_type']})"
     for name, value in vars(config.get_text_config()).items():
         if isinstance(value, float) and value > 0 and "att" in name and "drop" in name:
             return f"its attention has dropout ({name}: {value:g})"

@@ -59,6 +59,11 @@ class RoomyLayer(DynamicLayer):
         self.values = self._extended("values", self.values, value_states)
         return self.keys, self.values
 
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Go on with some of the rows, or the same one several times."""
+        super().batch_select_indices(indices)
+        self._rooms.clear()  # otherwise those of all layers would stay in memory beside the rows that were chosen
+
     def _extended(self, name: str, held: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
         assert held is not None
         length = held.shape[-2] if held.numel() else 0

@@ -62,24 +62,31 @@ def averages_weights(optimizer: torch.optim.Optimizer) -> bool:
     return all(callable(getattr(optimizer, name, None)) for name in ("eval", "train"))
 
 
-def require_class(training: TrainingConfig) -> torch.optim.Optimizer:
+def require_class(training: TrainingConfig, start: str | None = None) -> torch.optim.Optimizer:
     """The optimizer over one made-up matrix, before any model is loaded; one's own updates it once.
 
+    `start` is `lora.init`, which has weights that get no gradient and must not change.
+
     Raises:
-        ConfigError: as `make_optimizers`; or it takes no plain update.
+        ConfigError: as `make_optimizers`; it takes no plain update; or it changes such weights.
     """
     if not isinstance(training.optimizer, OwnOptimizer):
         return _over(training.optimizer, [nn.Parameter(torch.zeros(2, 2))], training)
-    matrix = nn.Parameter(torch.zeros(2, 2, device=training_device()))
+    path = training.optimizer.class_
+    matrix = nn.Parameter(torch.ones(2, 2, device=training_device()))
     optimizer = _over(training.optimizer, [matrix], training)
-    matrix.grad = torch.ones_like(matrix)
+    matrix.grad = torch.eye(2, device=matrix.device)
     try:
         if averages_weights(optimizer):
             optimizer.train()  # type: ignore[attr-defined]
         optimizer.step()
     except Exception as error:  # whatever the class raises
-        path = training.optimizer.class_
         raise ConfigError(f"training.optimizer: {path} cannot train: {error_in_words(error)}") from error
+    if start is not None and matrix[0, 1] != 1:
+        raise ConfigError(
+            f"training.optimizer: {path} changes weights that get no gradient, which lora.init: {start} keeps as they "
+            "are; give it weight_decay: 0 if it takes that, or set init to null"
+        )
     return optimizer
 
 
