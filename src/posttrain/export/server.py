@@ -70,7 +70,9 @@ class LlamaServer:
             body["logit_bias"] = [[forced, 1e4]]
         told = self._asked("POST", "/completion", body)
         tops = [{each["id"]: each["logprob"] for each in token["top_logprobs"]} for token in _probabilities(told)]
-        return Answer(told["tokens"], tops, told["stop_type"] == "eos")
+        # Tokens at the end that make no whole character yet have no probabilities.
+        ids = told["tokens"][: len(tops)]
+        return Answer(ids, tops, told["stop_type"] == "eos")
 
     def _asked(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         try:

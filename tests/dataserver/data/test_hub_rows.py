@@ -84,7 +84,6 @@ def test_the_server_stays_small(hub: Path) -> None:
     data = config().model_dump(mode="json", include={"datasets", "stages"})
     script = f"""
 import sys
-from cli.refusals import the_one_error
 from posttrain.cli.rl_dataserver import main
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.data.loading import load_datasets
