@@ -6,9 +6,9 @@ The two files hold conversations with the better and the worse answers, matched 
 up. All runs train the same LoRA adapter on the same tokens in the same order, so in float32 their losses must agree
 step by step; in bfloat16 the sum over a long answer is uncertain by half a nat, and it shows. The toolkit compiles its
 layers. TRL runs tuned (bfloat16 weights, autocast, no gradient checkpointing), in the setting that `search.py` found to
-be the fastest: 1, 2 or 4 pairs at once, with a precomputed or a live reference. The float32 runs are only there for
-their losses: there TRL has gradient checkpointing, which is its default, and a live reference. The other runs take
-turns. Prints a Markdown table with the median, lowest and highest of the rounds.
+be the fastest: 1, 2 or 4 pairs at once, with a precomputed or a live reference, compiled or not. The float32 runs are
+only there for their losses: there TRL has gradient checkpointing, which is its default, and a live reference. The other
+runs take turns. Prints a Markdown table with the median, lowest and highest of the rounds.
 """
 
 import argparse
@@ -44,6 +44,8 @@ def main() -> None:
         parser.error("give both files, or none")
     if options.short:
         options.steps, options.pairs = 2, 2
+    if measuring.is_compiled(options.run):
+        options.steps = measuring.COMPILED_STEPS
     if options.run:
         measuring.tell(RUNS[options.run](options))
         return
@@ -155,6 +157,8 @@ def train_with_trl(
         )
         before = time.perf_counter() - began
         seconds = measuring.seconds_of_steps(trainer)
+        if measuring.is_compiled(options.run):
+            measuring.stop_in_time(trainer)
         trainer.train()
         return numbers_of(options, seconds, measuring.losses_of(trainer), before / len(rows) if precomputed else 0.0)
 
@@ -182,6 +186,7 @@ def trl_arguments(options: argparse.Namespace, output: str, tuned: bool, precomp
     return DPOConfig(
         **measuring.trl_arguments(output, steps_of(options), RATE),
         bf16=tuned,
+        torch_compile=measuring.is_compiled(options.run),
         gradient_checkpointing=not tuned,
         precompute_ref_log_probs=precomputed,
         loss_type=["sigmoid"],
@@ -210,12 +215,12 @@ OURS = {
     "toolkit, live": partial(train_with_toolkit, reference="live"),
 }
 RIVALS = {
-    f"TRL {version}, {reference}, {at_once} at once": partial(
+    f"TRL {version}, {reference}, {at_once} at once{compiled}": partial(
         train_with_trl, weights="bfloat16", precomputed=reference == "precomputed", at_once=at_once
     )
     for version in rivals.VERSIONS
     for reference in ("precomputed", "live")
-    for at_once in (4, 2, 1)
+    for at_once, compiled in ((4, ""), (2, ""), (1, ""), (4, ", compiled"))
 }
 """What `search.py` tries."""
 CHECKED = {

@@ -42,6 +42,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.short:
         options.steps, options.completions, options.tokens, options.times = 2, 16, 8, 1
+    if measuring.is_compiled(options.run):
+        options.steps = measuring.COMPILED_STEPS
     if options.steps < 2:
         parser.error("--steps: at least 2, of which the first is left out")
     if options.run:
@@ -121,6 +123,8 @@ def train_with_trl(options: argparse.Namespace, at_once: int, continuous: bool =
     with tempfile.TemporaryDirectory() as output:
         trainer = GRPOTrainer(reward_funcs=reward, **trl_parts(options, output, at_once, continuous))
         seconds = measuring.seconds_of_steps(trainer)
+        if measuring.is_compiled(options.run):
+            measuring.stop_in_time(trainer)
         trainer.train()
     step = statistics.median(seconds[1:])
     return {"all": step, SPEED: 1 / step, "tokens": statistics.fmean(lengths)}
@@ -145,6 +149,7 @@ def trl_parts(
     arguments = GRPOConfig(
         **measuring.trl_arguments(output, options.steps, RATE),
         bf16=True,
+        torch_compile=measuring.is_compiled(options.run),
         gradient_checkpointing=False,
         loss_type="dr_grpo",
         scale_rewards="none",
@@ -175,6 +180,7 @@ RIVALS = {
         "16 at once": partial(train_with_trl, at_once=16),
         "32 at once": partial(train_with_trl, at_once=32),
         "8 at once, continuous batching": partial(train_with_trl, at_once=8, continuous=True),
+        "8 at once, compiled": partial(train_with_trl, at_once=8),
     }.items()
 }
 """What `search.py` tries."""

@@ -11,12 +11,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import rivals
+
 MODEL = "smollm2-135m-instruct"
 LORA: dict[str, Any] = {"r": 16, "alpha": 32, "target_modules": "all-linear"}
 # So that modules are compiled once and not at each start, as on most machines.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 WARM_UP = 2
 """Optimizer steps left out of a median: the first ones allocate memory."""
+COMPILED_STEPS = 10
+"""Optimizer steps of a rival with `torch_compile`, which compiles again for most widths at first."""
+LONGEST_COMPILED = 240.0
+"""Seconds after which it ends, with the steps it has done."""
 
 
 def benchmark_parser(docstring: str | None) -> argparse.ArgumentParser:
@@ -115,7 +121,7 @@ def python_of(run: str) -> str:
     Raises:
         SystemExit: TRL_PYTHON is not set.
     """
-    if "newest" not in run:
+    if not rivals.is_newest(run):
         return sys.executable
     if "TRL_PYTHON" not in os.environ:
         raise SystemExit(
@@ -188,6 +194,11 @@ def trl_arguments(output: str, steps: int, learning_rate: float) -> dict[str, An
     }
 
 
+def is_compiled(run: str | None) -> bool:
+    """Whether a run is that of a rival with `torch_compile`."""
+    return run is not None and run.endswith(", compiled")
+
+
 def seconds_of_steps(trainer: Any) -> list[float]:
     """A list that training fills with the seconds of each optimizer step."""
     from transformers import TrainerCallback
@@ -207,8 +218,8 @@ def seconds_of_steps(trainer: Any) -> list[float]:
     return seconds
 
 
-def stop_after(trainer: Any, seconds: float) -> None:
-    """End training after the optimizer step in which the time runs out."""
+def stop_in_time(trainer: Any) -> None:
+    """End training after the optimizer step in which the time of a compiled run is over."""
     from transformers import TrainerCallback
 
     class Limit(TrainerCallback):
@@ -218,7 +229,7 @@ def stop_after(trainer: Any, seconds: float) -> None:
             self.began = time.perf_counter()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
-            control.should_training_stop |= time.perf_counter() - self.began > seconds
+            control.should_training_stop |= time.perf_counter() - self.began > LONGEST_COMPILED
 
     trainer.add_callback(Limit())
 

@@ -4,11 +4,12 @@ python benchmarks/predict.py [--prompts N] [--tokens N] [--times N] [--output FI
 
 All answer the same prompts of mixed length, in bfloat16, without sampling. `generate` is called in the way that
 `search.py` found to be the fastest: on batches of 8, 16, 32 or 64, in file order or of similar length with the longest
-first, padded on the left. The toolkit takes 64 at once with transformers, and vLLM decides for itself; no model is
-compiled. Only tokens that belong to an answer count. The speed is that of generation alone; the seconds of the whole
-command, including imports and loading, are shown beside it. In bfloat16, batches of different shapes can differ in a
-token where two are almost equally likely, and in all that follow, so the share of answers that equal those of
-`generate` is shown. The runs take turns. Prints a Markdown table with the median, lowest and highest of the rounds.
+first, padded on the left, or compiled with a static cache. The toolkit takes 64 at once with transformers, and vLLM
+decides for itself; neither compiles. Only tokens that belong to an answer count. The speed is that of generation alone;
+the seconds of the whole command, including imports and loading, are shown beside it. In bfloat16, batches of different
+shapes can differ in a token where two are almost equally likely, and in all that follow, so the share of answers that
+equal those of `generate` is shown. The runs take turns. Prints a Markdown table with the median, lowest and highest of
+the rounds.
 """
 
 import argparse
@@ -79,8 +80,12 @@ def answer_with_toolkit(options: argparse.Namespace, engine: str) -> dict[str, A
 
 
 def answer_with_generate(options: argparse.Namespace, at_once: int, by_length: bool = True) -> dict[str, Any]:
-    """Loop over batches of `at_once` prompts, from the longest to the shortest or in file order."""
+    """Loop over batches of `at_once` prompts, from the longest to the shortest or in file order.
+
+    A compiled model answers all of them once before it is timed.
+    """
     began = time.perf_counter()
+    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = measuring.model_folder(options.model)
@@ -88,9 +93,22 @@ def answer_with_generate(options: argparse.Namespace, at_once: int, by_length: b
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=options.dtype)
     chats = [[{"role": "user", "content": prompt}] for prompt in conversations.prompts(options.prompts)]
     order = sorted(range(len(chats)), key=lambda row: -len(chats[row][0]["content"]) if by_length else row)
-    answers = [""] * len(chats)
-    tokens = 0
+    how: dict[str, Any] = {"max_new_tokens": options.tokens, "do_sample": False}
+    if measuring.is_compiled(options.run):
+        how["cache_implementation"] = "static"
+        model.forward = torch.compile(model.forward, dynamic=True)
+        generate(model, tokenizer, chats, order, at_once, how)
     loaded = time.perf_counter()
+    answers, tokens = generate(model, tokenizer, chats, order, at_once, how)
+    ended = time.perf_counter()
+    return numbers_of(answers, tokens, ended - loaded, ended - began)
+
+
+def generate(
+    model: Any, tokenizer: Any, chats: list[Any], order: list[int], at_once: int, how: dict[str, Any]
+) -> tuple[list[str], int]:
+    """The answers to `chats`, taken in this order, and the number of their tokens."""
+    answers, tokens = [""] * len(chats), 0
     for first in range(0, len(chats), at_once):
         batch = order[first : first + at_once]
         inputs = tokenizer.apply_chat_template(
@@ -100,13 +118,12 @@ def answer_with_generate(options: argparse.Namespace, at_once: int, by_length: b
             return_tensors="pt",
             return_dict=True,
         )
-        output = model.generate(**inputs, max_new_tokens=options.tokens, do_sample=False)
+        output = model.generate(**inputs, **how)
         new = output[:, inputs["input_ids"].shape[1] :]
         for row, answer in zip(batch, tokenizer.batch_decode(new, skip_special_tokens=True), strict=True):
             answers[row] = answer
         tokens += sum(map(partial(length_of_answer, end=tokenizer.eos_token_id), new.tolist()))
-    ended = time.perf_counter()
-    return numbers_of(answers, tokens, ended - loaded, ended - began)
+    return answers, tokens
 
 
 def length_of_answer(ids: list[int], end: int) -> int:
@@ -137,6 +154,7 @@ RIVALS = {
         "16 at once": partial(answer_with_generate, at_once=16),
         "32 at once": partial(answer_with_generate, at_once=32),
         "64 at once": partial(answer_with_generate, at_once=64),
+        "64 at once, compiled": partial(answer_with_generate, at_once=64),
     }.items()
 }
 """What `search.py` tries."""

@@ -9,6 +9,16 @@ VERSIONS = ("pinned", "newest")
 """The rival's version: as in the toolkit's own environment, or the newest, in an environment of its own."""
 
 
+def is_newest(run: str) -> bool:
+    """Whether a run is that of a rival's newest version."""
+    return " newest," in run
+
+
+def in_pinned(run: str) -> str:
+    """The same run in the pinned version."""
+    return run.replace(" newest,", " pinned,")
+
+
 def fastest(part: str) -> str:
     """The name of the fastest run of the part's rival.
 

@@ -2,11 +2,11 @@
 
 python benchmarks/search.py [--only PART,PART]
 
-Runs every setting of a part's rival once, each in its own process and with few steps, in both versions (see
-`rivals.VERSIONS`): rows at once, precomputed or live references, kinds of loss, ways to generate and compilation.
-Writes the speeds, the fastest, its versions and the machine to results/rivals.json, part by part. A setting that fails
-or takes longer than five minutes is written with its reason. The newest versions are those of the environment that
-TRL_PYTHON names; `make search` makes it.
+Runs every setting of a part's rival in its newest version, each in its own process and with few steps: rows at once,
+precomputed or live references, kinds of loss, ways to generate and compilation. Then it runs the two fastest in the
+pinned version as well (see `rivals.VERSIONS`). Writes the speeds, the fastest, its versions and the machine to
+results/rivals.json, part by part. A setting that fails or takes longer than five minutes is written with its reason.
+The newest versions are those of the environment that TRL_PYTHON names; `make search` makes it.
 """
 
 import argparse
@@ -24,6 +24,8 @@ import rivals
 
 PARTS = {"sft": ("--steps", "4"), "dpo": ("--steps", "4"), "grpo": ("--steps", "3"), "predict": ()}
 """The parts, and their options for the search."""
+AGAIN = 2
+"""Settings that are run in the pinned version too."""
 LONGEST = 300.0
 """Seconds for one setting."""
 HERE = Path(__file__).parent
@@ -44,7 +46,7 @@ def main() -> None:
 
 
 def search(part: str) -> dict[str, Any]:
-    """Run all settings of a part's rival.
+    """Run all settings of a part's rival in its newest version, and the fastest of them in the pinned one.
 
     Raises:
         SystemExit: none of them ran.
@@ -52,13 +54,19 @@ def search(part: str) -> dict[str, Any]:
     module = importlib.import_module(part)
     speeds: dict[str, float] = {}
     failed: dict[str, str] = {}
-    for run in module.RIVALS:
+
+    def measure(run: str) -> None:
         try:
             numbers = measuring.in_a_process(run, *PARTS[part], script=HERE / f"{part}.py", longest=LONGEST)
             speeds[run] = round(numbers[module.SPEED], 3)
         except (SystemExit, subprocess.TimeoutExpired) as error:
             failed[run] = reason(error)
         sys.stderr.write(f"{part}: {run}: {speeds.get(run, failed.get(run))}\n")
+
+    for run in filter(rivals.is_newest, module.RIVALS):
+        measure(run)
+    for run in sorted(speeds, key=speeds.__getitem__, reverse=True)[:AGAIN]:
+        measure(rivals.in_pinned(run))
     if not speeds:
         raise SystemExit(f"{part}: no setting of the rival ran")
     fastest = max(speeds, key=speeds.__getitem__)

@@ -27,10 +27,6 @@ LOSS_STEPS = 3
 """Optimizer steps of the float32 runs, which are only there for their losses."""
 SPEED = "tokens_per_second"
 """The figure that says how fast a run is."""
-COMPILED_STEPS = 10
-"""Optimizer steps of a run with `torch_compile`, which compiles again for most widths at first."""
-LONGEST_COMPILED = 240.0
-"""Seconds after which it ends, with the steps it has done."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +54,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.short:
         options.steps, options.rows = 2, 4
-    if options.run and "compiled" in options.run:
-        options.steps = COMPILED_STEPS
+    if measuring.is_compiled(options.run):
+        options.steps = measuring.COMPILED_STEPS
     if options.run:
         measuring.tell(RUNS[options.run](options))
         return
@@ -126,7 +122,7 @@ def train_with_trl(options: argparse.Namespace, way: TrlWay) -> dict[str, Any]:
         )
         seconds = measuring.seconds_of_steps(trainer)
         if way.compiled:
-            measuring.stop_after(trainer, LONGEST_COMPILED)
+            measuring.stop_in_time(trainer)
         trainer.train()
     lengths = [len(row["input_ids"]) for row in rows]
     tokens = [sum(lengths[first : first + options.rows]) for first in range(0, len(lengths), options.rows)]
@@ -145,7 +141,7 @@ def tokenised_rows(settings: Any) -> tuple[list[dict[str, list[int]]], Any]:
     tokenizer = choose_backend(settings.model).load_tokenizer(settings.model, chatml=True)
     data = prepare_data(settings, tokenizer, lambda line: None)
     rows = []
-    for step in range(settings.max_steps):
+    for step in range(data.max_steps):
         for draw in data.curriculum.step(step):
             ids, trained = (part.tolist() for part in data.datasets[draw.dataset].row(draw.row))
             labels = [token if flag else -100 for token, flag in zip(ids, trained, strict=True)]
