@@ -21,7 +21,7 @@ from posttrain.sft.config import SFTConfig
 from posttrain.sft.plan import show_plan
 from posttrain.train.cost.batches import Batch
 from posttrain.train.cost.estimate import Estimate, Work, estimate, flops, peak_bytes, step_seconds
-from posttrain.train.cost.probe import KeptBytes, Probe, Seconds
+from posttrain.train.cost.shallow_model import KeptBytes, Probe, Seconds
 from posttrain.train.memory import available_bytes
 from posttrain.train.plan import estimate_line, sampled_steps, show_estimate
 

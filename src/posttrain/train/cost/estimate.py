@@ -3,8 +3,8 @@
 Memory is the weights, gradients and optimizer states, and what autograd keeps of the largest micro-batch. Its constants
 are fitted to the peaks that benchmarks/cost.py measured on Linux with glibc's malloc. Time is measured: on a CPU,
 matrix products are the smaller part of a layer's time. So two models of the run's own shape that differ by some layers
-are timed (see `probe`), and the difference is scaled with the arithmetic of each pass. The time of compiled layers is a
-constant from `compiled_layers`.
+are timed (see `shallow_model`), and the difference is scaled with the arithmetic of each pass. The time of compiled
+layers is a constant from `compiled_layers`.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from posttrain.models.kernels.frozen_head import LOGIT_BYTES, rows_at_once
 from posttrain.models.model_shape import ModelShape, TrainedModel, read_shape
 from posttrain.train.cost.batches import Batch, MicroBatch, Step
 from posttrain.train.cost.measured import measured
-from posttrain.train.cost.probe import KeptBytes, Seconds
+from posttrain.train.cost.shallow_model import KeptBytes, Seconds
 from posttrain.train.memory import GIB, available_bytes
 
 # Memory of a process besides tensors (torch, transformers and PEFT), and what torch's compiler adds.

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from posttrain.base.cache import cache_dir
 from posttrain.base.files import atomic_write_text, described_hash
 from posttrain.models.model_shape import ModelShape, TrainedModel
-from posttrain.train.cost.probe import KeptBytes, Probe, Seconds
+from posttrain.train.cost.shallow_model import KeptBytes, Probe, Seconds
 
 _FORMAT = 1
 _VALID_SECONDS = 24 * 3600
