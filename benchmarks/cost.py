@@ -5,7 +5,7 @@ python benchmarks/cost.py [--short] [--only WORD] [--steps N] [--output FILE]
 Each case trains in its own process, as `toolkit-sft` does, on rows of one length; another process first computes the
 dry run's estimate for the same config. The models are the packaged one and a wider one with random weights, 8 layers
 of 1,024. Seconds are the median of the optimizer steps after the first two. Memory is the peak of the process; the
-memory constants in `posttrain.train.estimate` are fitted to it. Prints a Markdown table.
+memory constants in `posttrain.train.cost.estimate` are fitted to it. Prints a Markdown table.
 """
 
 import argparse

@@ -53,7 +53,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):
-    """A test's own folder for cached tokenised rows, not shared with other tests."""
+    """A test's own cache folder, not shared with other tests; the value is where tokenised rows go."""
     monkeypatch.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "tokenized"
 

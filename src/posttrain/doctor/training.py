@@ -15,7 +15,7 @@ from posttrain.doctor.places import nearest, runs_folder
 from posttrain.models.location import PACKAGED
 
 if TYPE_CHECKING:
-    from posttrain.train.estimate import Estimate
+    from posttrain.train.cost.estimate import Estimate
 
 _GIB = 2**30
 _STEPS = 10

@@ -35,7 +35,8 @@ from posttrain.train.plan import (
 if TYPE_CHECKING:
     from posttrain.dpo.data import PreferenceData
     from posttrain.models.model_shape import TrainedModel
-    from posttrain.train.estimate import Batch, Estimate
+    from posttrain.train.cost.batches import Batch
+    from posttrain.train.cost.estimate import Estimate
 
 
 def show_plan(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> None:
@@ -152,7 +153,7 @@ def _tokenised_data(config: DPOConfig, run: RunDirectory, resume: bool) -> "Pref
 def estimated(config: DPOConfig, data: "PreferenceData") -> "Estimate":
     """What the steps of a run cost on this machine; ModelError if that is not known."""
     from posttrain.models.model_shape import TrainedModel
-    from posttrain.train.estimate import Work, estimate
+    from posttrain.train.cost.estimate import Work, estimate
 
     if config.method.unpaired or isinstance(config.reference, SeparateReference):
         raise ModelError("the extra passes of kto or a separate reference model are not estimated")
@@ -184,7 +185,7 @@ def _passes_of_steps(
     from posttrain.dpo.run_rows import RunRows, numbered_rows, trained_sides
     from posttrain.models.backend import training_device
     from posttrain.models.kernels.packing import pack
-    from posttrain.train.estimate import Batch
+    from posttrain.train.cost.batches import Batch
 
     rows = RunRows(data.datasets, None, config.chat.max_length)
     packs = trained.packs_rows(config.chat.max_length)

@@ -145,7 +145,8 @@ def suggested_micro_batch(
 def _bytes(model: ModelConfig, max_length: int, rows_per_step: int, at_once: int) -> tuple[float, float]:
     """Bytes that training needs at most, and those that are available."""
     from posttrain.models.model_shape import TrainedModel
-    from posttrain.train.estimate import Batch, Work, estimate
+    from posttrain.train.cost.batches import Batch
+    from posttrain.train.cost.estimate import Work, estimate
 
     config = _Sections(
         model, LoraConfig(), ChatConfig(), TrainingConfig(rows_per_step=rows_per_step, micro_batch_size=1)

@@ -5,6 +5,7 @@ and which of them are trained. With a few layers on a real device, it can be tim
 """
 
 import copy
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +131,18 @@ class TrainedModel:
         keep_trained_weights_in_float32(model)
         model.config.use_cache = False
         return model.train()
+
+    def described(self) -> dict[str, object]:
+        """What `build` depends on besides the device, as JSON values."""
+        adapter = self.model.adapter
+        return {
+            "architecture": json.loads(self.architecture.to_json_string(use_diff=False)),
+            "attention": self.model.attention,
+            "dtype": str(self.dtype),
+            "new_ids": self.new_ids,
+            "lora": None if self.lora is None else self.lora.model_dump(mode="json"),
+            "adapter": None if adapter is None else (adapter / "adapter_config.json").read_text(encoding="utf-8"),
+        }
 
     def packs_rows(self, longest: int) -> bool:
         """Whether rows of up to `longest` tokens go through the model as one sequence, as far as its config tells."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from posttrain.rl.client.connection import Connection
     from posttrain.rl.rollout.rollout import SampleSource
     from posttrain.rl.rollout.store.recording import Recording
-    from posttrain.train.estimate import Estimate
+    from posttrain.train.cost.estimate import Estimate
 
 
 def show_plan(
@@ -230,7 +230,8 @@ def _check_length(config: RLConfig, positions: int | None) -> None:
 def estimated(config: RLConfig) -> "Estimate":
     """Memory for training on prompts and completions of maximum length; no time, since their lengths are unknown."""
     from posttrain.models.model_shape import TrainedModel
-    from posttrain.train.estimate import Batch, Work, estimate
+    from posttrain.train.cost.batches import Batch
+    from posttrain.train.cost.estimate import Work, estimate
 
     rows, rollout = config.training.micro_batch_size, config.rollout
     width = rollout.max_prompt_tokens + rollout.longest

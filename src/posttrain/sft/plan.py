@@ -29,7 +29,7 @@ from posttrain.train.plan import (
 
 if TYPE_CHECKING:
     from posttrain.sft.data import SFTData
-    from posttrain.train.estimate import Estimate
+    from posttrain.train.cost.estimate import Estimate
 
 
 def show_plan(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> None:
@@ -100,7 +100,8 @@ def estimated(config: SFTConfig, data: "SFTData") -> "Estimate":
     from posttrain.data.curriculum.micro_batches import MicroBatchSize
     from posttrain.data.curriculum.step_plan import StepPlanner
     from posttrain.models.model_shape import TrainedModel
-    from posttrain.train.estimate import Batch, Work, estimate
+    from posttrain.train.cost.batches import Batch
+    from posttrain.train.cost.estimate import Work, estimate
 
     sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
     model = TrainedModel.of(config, data.max_steps)

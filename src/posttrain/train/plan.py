@@ -22,7 +22,7 @@ from posttrain.train.optim.schedules import schedule_in_words
 
 if TYPE_CHECKING:
     from posttrain.data.curriculum.step_plan import StepPlanner
-    from posttrain.train.estimate import Estimate
+    from posttrain.train.cost.estimate import Estimate
 
 _SAMPLED_STEPS = 100
 

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy import (
     JSON,
@@ -31,7 +32,7 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
@@ -39,6 +40,9 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.errors import ConfigError, DataError, ServerError
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
 
 SCHEMA_VERSION = 5
 
@@ -227,9 +231,13 @@ def journal_to_read(config: JournalConfig) -> Iterator[Engine]:
         engine.dispose()
 
 
-def insert_into(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
+def insert_into(connection: Connection, table: Table) -> "sqlite.Insert | postgresql.Insert":
     """An INSERT that supports ON CONFLICT."""
-    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+    if connection.dialect.name == "sqlite":
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql  # only here: a twentieth of a second at the start of a server
+
+    return postgresql.insert(table)
 
 
 @contextmanager

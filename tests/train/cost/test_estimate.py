@@ -1,12 +1,9 @@
 """The cost `--dry-run` predicts: hand-computed counts, what grows with what, and the lines it prints."""
 
-import json
 import re
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,21 +16,12 @@ from posttrain.config.load import load_config
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import ModelError
 from posttrain.models.kernels.labelled_head import LabelledHead
-from posttrain.models.model_shape import ModelShape, TrainedModel, Weights, read_shape
+from posttrain.models.model_shape import ModelShape, Weights, read_shape
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.plan import show_plan
-from posttrain.train.estimate import (
-    Batch,
-    Estimate,
-    KeptBytes,
-    Probe,
-    Seconds,
-    Work,
-    estimate,
-    flops,
-    peak_bytes,
-    step_seconds,
-)
+from posttrain.train.cost.batches import Batch
+from posttrain.train.cost.estimate import Estimate, Work, estimate, flops, peak_bytes, step_seconds
+from posttrain.train.cost.shallow_model import KeptBytes, Probe, Seconds
 from posttrain.train.memory import available_bytes
 from posttrain.train.plan import estimate_line, sampled_steps, show_estimate
 
@@ -53,40 +41,12 @@ SHAPE = ModelShape(
     weight_bytes=4 * (2 * LAYER + EMBEDDING + NORMS + 2 * ADAPTER),
     state_bytes=8 * 2 * ADAPTER,
 )
-KEPT = KeptBytes(np.array([10.0, 5000.0, 2.0, 0.0]), np.array([10.0, 100.0, 1.0, 128.0]), residual=2)
+KEPT = KeptBytes((10.0, 5000.0, 2.0, 0.0), (10.0, 100.0, 1.0, 128.0), residual=2)
 SECONDS = Seconds(rows=4, width=64, layer=0.01, around=0.001, head=1e-5, update=1e-9)
 
 batches = st.builds(
     Batch, rows=st.integers(1, 16), width=st.integers(8, 512), trained=st.integers(1, 8), has_gradient=st.just(True)
 )
-
-
-@pytest.fixture
-def trained(tiny_model: Path, tmp_path: Path) -> Callable[..., TrainedModel]:
-    """`trained(key=value, …)` is what a config of 3 steps trains with these keys changed."""
-
-    def of(**changes: Any) -> TrainedModel:
-        return TrainedModel.of(load_config(write_config(tmp_path, tiny_model, **changes), SFTConfig), steps=3)
-
-    return of
-
-
-def write_config(folder: Path, base: Path, /, **changes: Any) -> Path:
-    (folder / "rows.jsonl").write_text(
-        "".join(json.dumps({"prompt": f"{n}?", "completion": "ten " * n}) + "\n" for n in range(1, 9))
-    )
-    config = {
-        "model": {"name": str(base), "dtype": "float32"},
-        "lora": {"r": 8},
-        "datasets": {"rows": {"path": "rows.jsonl"}},
-        "stages": [{"name": "all", "until_step": 3, "mix": {"rows": 1}}],
-        "training": {"rows_per_step": 4, "micro_batch_size": 2},
-        "run": {"output_dir": str(folder / "runs")},
-        **changes,
-    }
-    path = folder / "sft.yaml"
-    path.write_text(json.dumps(config))
-    return path
 
 
 def test_the_weights_of_a_model_with_an_adapter_are_counted_without_its_weights(trained):
@@ -197,7 +157,7 @@ def test_steps_are_looked_at_from_the_first_to_the_last(count: int):
 def test_what_is_kept_of_a_large_pass_follows_from_small_ones(trained, lora):
     of = trained(lora=lora)
     kept, layers = Probe(of, read_shape(of), "cpu").kept_bytes(), 2
-    expected = (layers * kept.layer[1:] + kept.around[1:]) @ Batch(3, 100, 60).sizes
+    expected = (layers * np.array(kept.layer[1:]) + kept.around[1:]) @ Batch(3, 100, 60).sizes
     assert bytes_kept_by(of.build("cpu"), rows=3, width=100, labelled=60) == pytest.approx(expected, rel=0.03)
 
 
@@ -220,7 +180,7 @@ def bytes_kept_by(model: Any, rows: int, width: int, labelled: int) -> int:
     return sum(storage.nbytes() for storage in storages.values())
 
 
-def test_the_memory_of_a_run_is_within_a_factor_of_what_was_said(trained, tiny_model, tmp_path):
+def test_the_memory_of_a_run_is_within_a_factor_of_what_was_said(trained, written_config):
     said = estimate(trained(), Work([[[Batch(2, 40, 20)]]], 3), timed=False).bytes
     code = (
         "import sys; from pathlib import Path; from posttrain.config.load import load_config; "
@@ -228,7 +188,7 @@ def test_the_memory_of_a_run_is_within_a_factor_of_what_was_said(trained, tiny_m
         "train(load_config(Path(sys.argv[1]), SFTConfig), 'run'); "
         "from posttrain.runs.finish import peak_memory_bytes; print(peak_memory_bytes())"
     )
-    config = write_config(tmp_path, tiny_model, training={"rows_per_step": 4, "micro_batch_size": 2, "compile": False})
+    config = written_config(training={"rows_per_step": 4, "micro_batch_size": 2, "compile": False})
     done = subprocess.run([sys.executable, "-c", code, str(config)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert 2 / 3 < said / int(done.stdout.split()[-1]) < 3 / 2
@@ -265,8 +225,8 @@ def test_the_line_says_seconds_hours_and_memory():
     assert "11.6 days in total" in estimate_line(found(seconds=[1000.0], count=1000))
 
 
-def test_where_memory_is_short_the_plan_warns_and_says_what_to_change(trained, tiny_model, tmp_path, capsys):
-    config = load_config(write_config(tmp_path, tiny_model), SFTConfig)
+def test_where_memory_is_short_the_plan_warns_and_says_what_to_change(written_config, capsys):
+    config = load_config(written_config(), SFTConfig)
     show_estimate(config, lambda: found(bytes=2**34))
     shown = capsys.readouterr().err
     assert "WARNING         this is more memory than is available" in shown
@@ -284,8 +244,8 @@ def test_a_plan_does_not_fail_for_its_estimate(capsys):
 
 
 @pytest.mark.parametrize("changes", [{}, {"lora": None}, {"training": {"gradient_checkpointing": True}}])
-def test_a_dry_run_says_what_the_run_would_cost(tiny_model, tmp_path, capsys, changes):
-    show_plan(load_config(write_config(tmp_path, tiny_model, **changes), SFTConfig), "run")
+def test_a_dry_run_says_what_the_run_would_cost(written_config, capsys, changes):
+    show_plan(load_config(written_config(**changes), SFTConfig), "run")
     line = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("estimate"))
     number = r"[\d.]+(e-\d+)?"
     assert re.fullmatch(
