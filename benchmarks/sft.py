@@ -23,7 +23,7 @@ import measuring
 import rivals
 
 RATE = 2e-4
-LOSS_STEPS = 3
+LOSS_STEPS = 2
 """Optimizer steps of the float32 runs, which are only there for their losses."""
 SPEED = "tokens_per_second"
 """The figure that says how fast a run is."""

@@ -83,6 +83,19 @@ def test_a_new_token_attends_as_it_would_with_keys_copied_for_each_head(masked):
     torch.testing.assert_close(found, expected.transpose(1, 2), rtol=1e-5, atol=1e-6)
 
 
+def test_padding_that_neighbouring_rows_share_is_not_read_for_a_new_token():
+    # 40 rows of 9 tokens, the longest first: 3, 5 and 7 of them are padding, in 16, 16 and 8 rows.
+    padding = torch.tensor([3] * 16 + [5] * 16 + [7] * 8)
+    mask = (torch.arange(9) >= padding[:, None]).view(40, 1, 1, 9)
+    query, key, value = (part.detach() for part in tensors(40, 4, 2, 9))
+    copied = (part.repeat_interleave(2, dim=1) for part in (key, value))
+    expected = torch.nn.functional.scaled_dot_product_attention(query[:, :, -1:], *copied, attn_mask=mask, scale=0.3)
+    for part in (key, value):
+        part.masked_fill_(~mask.view(40, 1, 9, 1), float("nan"))
+    found, _ = recomputed_attention(torch.nn.Module(), query[:, :, -1:], key, value, mask, scaling=0.3)
+    torch.testing.assert_close(found, expected.transpose(1, 2), rtol=1e-5, atol=1e-6)
+
+
 def test_a_mask_is_obeyed():
     inputs = tensors(1, 2, 2, 6)
     mask = torch.ones(1, 1, 6, 6, dtype=torch.bool).tril()
