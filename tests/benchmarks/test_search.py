@@ -46,6 +46,12 @@ def test_the_two_fastest_settings_run_in_both_versions_and_the_fastest_is_record
         "X pinned, 4": "KeyError: 'X pinned, 4'",
     }
     assert found["fastest"] == benchmark_module("rivals").fastest("part") == "X pinned, 8"
+    (tmp_path / "part.py").write_text(SCRIPT.replace("3.5", "4.5").replace("1.0", "9.0"))
+    monkeypatch.setattr(sys, "argv", ["search.py", "--again"])
+    search.main()  # of 4 and 8 alone: the better speed counts
+    found = json.loads((tmp_path / "rivals.json").read_text())["part"]
+    assert found["speeds"] == {"X newest, 2": 1.0, "X newest, 4": 2.0, "X newest, 8": 4.5, "X pinned, 8": 4}
+    assert found["fastest"] == "X newest, 8"
     assert set(found["versions"]) == {"torch", "trl", "transformers", "peft"}
 
 

@@ -195,8 +195,7 @@ def open_database(config: JournalConfig) -> Engine:
 
 
 def memory_database() -> Engine:
-    """An empty database with the journal's tables that ends with the process. Safe in several threads at once."""
-    # Its content belongs to its one connection, which threads use in turn.
+    """An empty database with the journal's tables, gone with the process; threads use its one connection in turn."""
     engine = create_engine(
         "sqlite://", poolclass=QueuePool, pool_size=1, max_overflow=0, connect_args={"check_same_thread": False}
     )
@@ -233,11 +232,11 @@ def journal_to_read(config: JournalConfig) -> Iterator[Engine]:
 
 def insert_into(connection: Connection, table: Table) -> "sqlite.Insert | postgresql.Insert":
     """An INSERT that supports ON CONFLICT."""
-    if connection.dialect.name == "sqlite":
-        return sqlite.insert(table)
-    from sqlalchemy.dialects import postgresql  # only here: a twentieth of a second at the start of a server
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql  # only here: importing it takes a twentieth of a second
 
-    return postgresql.insert(table)
+        return postgresql.insert(table)
+    return sqlite.insert(table)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from posttrain.models.kernels.segmented_attention import segmented_attention
 NAME = "recomputed"
 # In tokens. Beyond it torch's kernel is as fast, and the temporary tensors, rows × heads × tokens², grow large.
 _LONGEST = 512
-# Rows of a decoding step whose padding is left out together: with fewer, the calls cost more than they save.
+# Rows of a decoding step whose padding is left out together, by one call of torch's kernel.
 _ROWS = 16
 
 

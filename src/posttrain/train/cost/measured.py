@@ -17,8 +17,8 @@ from posttrain.models.model_shape import ModelShape, TrainedModel
 from posttrain.train.cost.shallow_model import KeptBytes, Probe, Seconds
 
 _FORMAT = 1
-_VALID_SECONDS = 24 * 3600
 # The machine may have been busy while it was measured, so the numbers are not kept for longer.
+_VALID_SECONDS = 24 * 3600
 
 Measured = tuple[KeptBytes, Seconds | None]
 _ENTRY = TypeAdapter(tuple[float, Measured])
