@@ -30,12 +30,18 @@ from typing import Any
 import gpu_checks as checks
 import gpu_runs as runs
 
+PADDING_FREE = {"batching": "padding_free"}
 Part = Callable[[argparse.Namespace], dict[str, Any]]
 
 PARTS: dict[str, Part] = {
     "model: random weights": runs.make_model,
     "SFT: toolkit, hf": partial(runs.with_toolkit, kind="sft"),
     "SFT: toolkit, unsloth": partial(runs.with_toolkit, kind="sft", model={"backend": "unsloth"}),
+    "SFT: toolkit, hf, padding-free": partial(runs.with_toolkit, kind="sft", training=PADDING_FREE),
+    "SFT: toolkit, hf, padding-free, compiled": partial(
+        runs.with_toolkit, kind="sft", training={**PADDING_FREE, "compile": True}
+    ),
+    "SFT: toolkit, hf, compiled": partial(runs.with_toolkit, kind="sft", training={"compile": True}),
     "SFT: toolkit, hf, checkpointing": partial(
         runs.with_toolkit, kind="sft", training={"gradient_checkpointing": True}
     ),
@@ -54,9 +60,11 @@ PARTS: dict[str, Part] = {
     ),
     "SFT: TRL": partial(runs.with_trl, kind="sft"),
     "DPO: toolkit, hf": partial(runs.with_toolkit, kind="dpo"),
+    "DPO: toolkit, hf, padding-free": partial(runs.with_toolkit, kind="dpo", training=PADDING_FREE),
     "DPO: toolkit, unsloth": partial(runs.with_toolkit, kind="dpo", model={"backend": "unsloth"}),
     "DPO: TRL": partial(runs.with_trl, kind="dpo"),
     "GRPO: toolkit, hf, transformers": partial(runs.with_toolkit, kind="grpo"),
+    "GRPO: toolkit, hf, transformers, padding-free": partial(runs.with_toolkit, kind="grpo", training=PADDING_FREE),
     "GRPO: toolkit, hf, vLLM": partial(runs.with_toolkit, kind="grpo", rollout={"engine": "vllm"}),
     "GRPO: toolkit, hf, vLLM, weights": partial(
         runs.with_toolkit, kind="grpo", rollout={"engine": "vllm", "sync": "weights"}

@@ -1,7 +1,6 @@
 """Configurable training runs on a CUDA device, as processes."""
 
 import json
-import os
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +16,8 @@ HAS_FLASH_ATTENTION = find_spec("flash_attn") is not None
 HAS_LIGER = find_spec("liger_kernel") is not None
 BACKENDS = ["hf", *["unsloth"] * (find_spec("unsloth") is not None)]
 ENGINES = ["hf", *["vllm"] * HAS_VLLM]
+PRECISION = 0.05
+"""Between losses of runs that compute the same in different ways: in bfloat16, 6 nats have 3 significant digits."""
 
 
 def write_sft(folder: Path, model: Path, /, **sections: Any) -> Path:
@@ -54,12 +55,16 @@ def _write(folder: Path, name: str, model: Path, rows: list[dict[str, Any]], sec
 
 def losses(command: str, config: Path, *options: str) -> list[float]:
     """The loss of each optimizer step of a run, which must succeed."""
-    finished = start(command, config, *options)
-    assert finished.returncode == 0, finished.stderr
+    run_to_its_end(command, config, *options)
     return [row["loss"] for row in metrics(config.parent / "runs" / config.stem) if "loss" in row]
 
 
-def start(command: str, config: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run_to_its_end(command: str, *words: str | Path) -> None:
+    """Run the command, which must succeed."""
+    finished = start(command, *words)
+    assert finished.returncode == 0, finished.stderr
+
+
+def start(command: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
     """Run the command to its end, whatever its exit code."""
-    words = [str(BIN / command), str(config), *options]
-    return subprocess.run(words, capture_output=True, text=True, timeout=500, env={**os.environ})
+    return subprocess.run([str(BIN / command), *map(str, words)], capture_output=True, text=True, timeout=500)

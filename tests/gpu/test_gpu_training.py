@@ -14,6 +14,7 @@ from gpu.cuda_runs import (
     HAS_BITSANDBYTES,
     HAS_FLASH_ATTENTION,
     HAS_LIGER,
+    PRECISION,
     losses,
     write_dpo,
     write_sft,
@@ -23,9 +24,6 @@ from rl.rl_runs import folder_of, run, training_rows, write_run
 from running import metrics
 
 pytestmark = pytest.mark.gpu
-
-# In bfloat16 a loss of 6 nats has 3 significant digits.
-PRECISION = 0.05
 
 
 def test_auto_computes_in_the_16_bits_that_the_device_multiplies_fast(gpu_model: Path) -> None:
@@ -69,6 +67,26 @@ def test_checkpointing_changes_no_loss(tmp_path: Path, gpu_model: Path) -> None:
         tmp_path / "recomputed", gpu_model, model={"dtype": "float32"}, training={"gradient_checkpointing": True}
     )
     assert losses("toolkit-sft", recomputed) == pytest.approx(losses("toolkit-sft", kept), rel=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["nadam", "radam", "adafactor", "muon", "sgd"])
+def test_optimizers_learn_what_they_learn_on_a_cpu(
+    tmp_path: Path, gpu_model: Path, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sections = {"model": {"dtype": "float32"}, "training": {"optimizer": optimizer}, "lora": None}
+    on_cuda = losses("toolkit-sft", write_sft(tmp_path / "cuda", gpu_model, **sections))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    on_cpu = losses("toolkit-sft", write_sft(tmp_path / "cpu", gpu_model, **sections))
+    assert on_cuda == pytest.approx(on_cpu, rel=1e-3)
+
+
+def test_a_run_continues_from_its_checkpoint(tmp_path: Path, gpu_model: Path) -> None:
+    training = {"schedule": "constant", "ema": {"decay": 0.5}}
+    sections = {"model": {"dtype": "float32"}, "training": training, "run": {"save_every": 1}}
+    whole = losses("toolkit-sft", write_sft(tmp_path / "whole", gpu_model, **sections))
+    config = write_sft(tmp_path / "cut", gpu_model, **sections)
+    first = losses("toolkit-sft", config, "--set", "training.max_steps=2")
+    assert [*first, *losses("toolkit-sft", config, "--resume")[2:]] == pytest.approx(whole, rel=1e-4)
 
 
 @pytest.mark.parametrize("init", ["pissa", "olora"])
@@ -133,8 +151,9 @@ if HAS_BITSANDBYTES:
             projections = [each for name, each in model.named_parameters() if name.endswith("q_proj.base_layer.weight")]
             assert [each.dtype for each in projections] == [stored, stored]
 
-    def test_8_bit_adamw_trains_all_weights(tmp_path: Path, gpu_model: Path) -> None:
-        training = {"optimizer": "adamw_8bit"}
+    @pytest.mark.parametrize("optimizer", ["adamw_8bit", "paged_adamw", "paged_adamw_8bit"])
+    def test_bitsandbytes_trains_all_weights_as_adamw_does(tmp_path: Path, gpu_model: Path, optimizer: str) -> None:
+        training = {"optimizer": optimizer}
         small = write_sft(tmp_path / "small", gpu_model, lora=None, training=training)
         usual = write_sft(tmp_path / "usual", gpu_model, lora=None)
         assert losses("toolkit-sft", small) == pytest.approx(losses("toolkit-sft", usual), abs=0.3)

@@ -8,11 +8,15 @@ On CUDA, torch's kernel for sequences of different lengths computes all segments
 """
 
 from collections.abc import Iterator, Sequence
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
 
+# torch 2.11 takes fewer key heads than query heads without being told.
+_GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
 # Tokens whose probabilities are in memory at a time, heads × tokens × keys; later tokens see more keys.
 _AT_ONCE = 256
 
@@ -89,8 +93,6 @@ def segmented_attention(
     if segments is not None:
         return _segmented(query, key, value, segments, scale).transpose(1, 2)
     assert varlen is not None
-    from torch.nn.attention.varlen import varlen_attn
-
     keys, values = (part[0].transpose(0, 1)[varlen.keys] for part in (key, value))
     found = varlen_attn(
         query[0].transpose(0, 1),
@@ -100,7 +102,7 @@ def segmented_attention(
         *varlen.longest,
         scale=scale,
         window_size=(-1, 0),
-        enable_gqa=query.shape[1] != key.shape[1],
+        **_GROUPED,
     )
     assert isinstance(found, Tensor)
     return found.unsqueeze(0)
