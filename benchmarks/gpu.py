@@ -6,7 +6,7 @@ The model is a Llama of the given size with random weights, made on the spot, so
 that two systems train the same way. Each part runs in its own process: if it fails or takes too long, its row shows the
 last line of its error, and the rest continue. Without a CUDA device the same parts run on the CPU, and those that need
 CUDA fail in their row; `--size tiny` takes a few minutes there, and measures nothing of interest. Prints a Markdown
-table with versions and hardware, and writes the same as JSON.
+table with versions and hardware, and writes the same as JSON, after each part.
 """
 
 import argparse
@@ -59,6 +59,7 @@ PARTS: dict[str, Part] = {
         runs.with_toolkit, kind="sft", lora=None, training={"optimizer": "adamw_8bit"}
     ),
     "SFT: TRL": partial(runs.with_trl, kind="sft"),
+    "SFT: TRL, checkpointing": partial(runs.with_trl, kind="sft", gradient_checkpointing=True),
     "DPO: toolkit, hf": partial(runs.with_toolkit, kind="dpo"),
     "DPO: toolkit, hf, padding-free": partial(runs.with_toolkit, kind="dpo", training=PADDING_FREE),
     "DPO: toolkit, unsloth": partial(runs.with_toolkit, kind="dpo", model={"backend": "unsloth"}),
@@ -108,14 +109,14 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir=options.workdir) as folder:
         chosen = [name for name in PARTS if _is_wanted(name, options.only)]
-        rows = {}
+        rows: dict[str, Any] = {}
+        found = {"machine": _machine(), "versions": _versions(), "options": _plain(options), "parts": rows}
         for number, name in enumerate(chosen):
             rows[name] = _in_a_process(options, name, Path(folder), number)
             sys.stderr.write(f"{name}: {_told(rows[name])}\n")
-    found = {"machine": _machine(), "versions": _versions(), "options": _plain(options), "parts": rows}
+            if options.output is not None:
+                options.output.write_text(json.dumps(found, indent=1) + "\n")
     sys.stdout.write(markdown(found) + "\n")
-    if options.output is not None:
-        options.output.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _options() -> argparse.Namespace:
@@ -125,7 +126,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=16, help="rows, pairs or completions in one optimizer step")
     parser.add_argument("--micro-batch", type=int, default=4, help="how many of them go through the model at once")
     parser.add_argument("--length", type=int, default=1024, help="longest conversation, in tokens")
-    parser.add_argument("--only", nargs="*", default=[], help="parts whose name has one of these words in it")
+    parser.add_argument("--only", nargs="*", default=[], help="parts of these names, or with one of these words in it")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds that one part may take")
     parser.add_argument("--workdir", type=Path, default=None, help="folder with room for the model")
     parser.add_argument("--tokenizer", type=Path, default=None, help="folder of one, instead of SmolLM2's or bytes")
@@ -140,7 +141,9 @@ def _options() -> argparse.Namespace:
 
 
 def _is_wanted(name: str, words: list[str]) -> bool:
-    return not words or name.startswith("model:") or any(word in name for word in words)
+    return (
+        not words or name.startswith("model:") or any(name == word if word in PARTS else word in name for word in words)
+    )
 
 
 def _in_a_process(options: argparse.Namespace, name: str, folder: Path, number: int) -> dict[str, Any]:
@@ -258,15 +261,16 @@ def markdown(found: dict[str, Any]) -> str:
         f"Random Llama of size {shape['size']}; steps of {shape['rows']} rows in micro-batches of "
         f"{shape['micro_batch']}, up to {shape['length']} tokens each.",
         "",
-        "| part | result | times as fast as TRL | peak GiB | first and last loss | s in all |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| part | result | times as fast as TRL | peak GiB | first and last loss | first gradient | s in all |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for name, row in found["parts"].items():
         ratio = _times_as_fast(name, row, found["parts"])
         losses = row.get("losses") or []
         ends = f"{losses[0]:.3f} … {losses[-1]:.3f}" if losses else ""
         peak = f"{row['peak_gib']:.1f}" if "peak_gib" in row else ""
-        cells = [name, _told(row), ratio, peak, ends, f"{row['seconds']:.0f}"]
+        gradient = f"{row['grad_norm']:.3g}" if "grad_norm" in row else ""
+        cells = [name, _told(row), ratio, peak, ends, gradient, f"{row['seconds']:.0f}"]
         lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
     return "\n".join(lines)
 

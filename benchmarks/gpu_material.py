@@ -122,6 +122,11 @@ def texts(count: int, tokenizer: Any, longest: int) -> list[tuple[str, str]]:
     return pairs
 
 
+def backwards(answer: str) -> str:
+    """Its words in reverse order, which are about as many tokens: a rejected answer."""
+    return " ".join(reversed(answer.split()))
+
+
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
     """One JSON object per line."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

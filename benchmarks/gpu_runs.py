@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpu_material import as_messages, texts, write_jsonl, write_model
+from gpu_material import as_messages, backwards, texts, write_jsonl, write_model
 
 Numbers = dict[str, Any]
 LORA = {"r": 16, "alpha": 32, "target_modules": "all-linear"}
 GENERATIONS = 4
+LEARNING_RATE = 1e-4
 WARM_UP = 1
 """Optimizer steps left out of a median: the first allocates memory and compiles."""
 
@@ -26,7 +27,7 @@ def config(options: argparse.Namespace, kind: str, **changes: Any) -> dict[str, 
         "training": {
             "rows_per_step": options.rows,
             "micro_batch_size": options.micro_batch,
-            "learning_rate": 1e-5,
+            "learning_rate": LEARNING_RATE,
             "schedule": "constant",
             "max_steps": options.steps,
         },
@@ -44,7 +45,7 @@ def _of_sft(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _of_dpo(options: argparse.Namespace) -> dict[str, Any]:
-    rows = [{"prompt": q, "chosen": a, "rejected": a[::-1]} for q, a in _texts(options)]
+    rows = [{"prompt": q, "chosen": a, "rejected": backwards(a)} for q, a in _texts(options)]
     data = write_jsonl(options.folder / "dpo.jsonl", rows)
     return {**_with_data(options, data), "reference": {"type": "live"}}
 
@@ -108,8 +109,13 @@ def with_toolkit(options: argparse.Namespace, kind: str, **changes: Any) -> Numb
 
         result = train(load_config(path, RLConfig), kind)
     lines = [json.loads(line) for line in Path(result["directory"], "metrics.jsonl").read_text().splitlines()]
-    seconds = [_seconds(line) for line in lines if "loss" in line]
-    return {**_rates(options, kind, seconds), "losses": [line["loss"] for line in lines if "loss" in line]}
+    steps = [line for line in lines if "loss" in line]
+    return {**_rates(options, kind, [_seconds(line) for line in steps]), **_trained(steps)}
+
+
+def _trained(steps: list[dict[str, Any]]) -> Numbers:
+    """The loss of each step and the norm of the first gradient, by which to see that systems train the same way."""
+    return {"losses": [step["loss"] for step in steps], "grad_norm": steps[0]["grad_norm"]}
 
 
 def _seconds(line: dict[str, Any]) -> float:
@@ -137,8 +143,10 @@ def tokens_per_row(options: argparse.Namespace) -> float:
     return statistics.fmean(lengths)
 
 
-def with_trl(options: argparse.Namespace, kind: str, *, vllm: bool = False) -> Numbers:
-    """TRL's own trainer with its defaults, except for data, LoRA, lengths and the shape of a step."""
+def with_trl(
+    options: argparse.Namespace, kind: str, *, vllm: bool = False, gradient_checkpointing: bool = False
+) -> Numbers:
+    """TRL's own trainer with its defaults, except for data, LoRA, lengths, checkpointing and the shape of a step."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -146,11 +154,12 @@ def with_trl(options: argparse.Namespace, kind: str, *, vllm: bool = False) -> N
     on_cuda = torch.cuda.is_available()
     dtype = torch.bfloat16 if on_cuda else torch.float32
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype)
-    trainer = _TRAINERS[kind](options, model, tokenizer, _trl_arguments(options, on_cuda), vllm)
+    shared = {**_trl_arguments(options, on_cuda), "gradient_checkpointing": gradient_checkpointing}
+    trainer = _TRAINERS[kind](options, model, tokenizer, shared, vllm)
     seconds = _seconds_of_steps(trainer)
     trainer.train()
-    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
-    return {**_rates(options, kind, seconds), "losses": losses}
+    steps = [row for row in trainer.state.log_history if "loss" in row]
+    return {**_rates(options, kind, seconds), **_trained(steps)}
 
 
 def _trl_arguments(options: argparse.Namespace, on_cuda: bool) -> dict[str, Any]:
@@ -161,7 +170,7 @@ def _trl_arguments(options: argparse.Namespace, on_cuda: bool) -> dict[str, Any]
         "max_steps": options.steps,
         "per_device_train_batch_size": options.micro_batch,
         "gradient_accumulation_steps": options.rows // options.micro_batch,
-        "learning_rate": 1e-5,
+        "learning_rate": LEARNING_RATE,
         "lr_scheduler_type": "constant",
         "logging_steps": 1,
         "save_strategy": "no",
@@ -198,7 +207,7 @@ def _trl_dpo(options: argparse.Namespace, model: Any, tokenizer: Any, shared: di
     for question, answer in _texts(options):
         asked, right, wrong = (
             [{"role": role, "content": said}]
-            for role, said in (("user", question), ("assistant", answer), ("assistant", answer[::-1]))
+            for role, said in (("user", question), ("assistant", answer), ("assistant", backwards(answer)))
         )
         rows.append({"prompt": asked, "chosen": right, "rejected": wrong})
     return DPOTrainer(

@@ -55,8 +55,13 @@ def _write(folder: Path, name: str, model: Path, rows: list[dict[str, Any]], sec
 
 def losses(command: str, config: Path, *options: str) -> list[float]:
     """The loss of each optimizer step of a run, which must succeed."""
+    return [row["loss"] for row in steps(command, config, *options)]
+
+
+def steps(command: str, config: Path, *options: str) -> list[dict[str, Any]]:
+    """The metrics of each optimizer step of a run, which must succeed."""
     run_to_its_end(command, config, *options)
-    return [row["loss"] for row in metrics(config.parent / "runs" / config.stem) if "loss" in row]
+    return [row for row in metrics(config.parent / "runs" / config.stem) if "loss" in row]
 
 
 def run_to_its_end(command: str, *words: str | Path) -> None:

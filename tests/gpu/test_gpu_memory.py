@@ -63,7 +63,7 @@ if HAS_VLLM:
             config = write_run(
                 tmp_path / sync, gpu_model, model={"dtype": "float32"}, rollout=rollout, training={"max_steps": 3}
             )
-            run(config)
+            run(config, forked=False)
             rows.append(training_rows(metrics(folder_of(config))))
         # With the weights of another step the difference would be far larger: the learning rate is large.
         for row in rows[0] + rows[1]:

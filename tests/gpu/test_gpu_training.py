@@ -53,7 +53,7 @@ def test_dpo_learns_what_it_learns_in_float32(tmp_path: Path, gpu_model: Path, b
 def test_grpo_trains_on_what_each_engine_generates(tmp_path: Path, gpu_model: Path, backend: str, engine: str) -> None:
     rollout = {"engine": engine, "max_prompt_tokens": 64}
     config = write_run(tmp_path, gpu_model, model={"backend": backend}, rollout=rollout, training={"max_steps": 3})
-    run(config)
+    run(config, forked=False)
     rows = training_rows(metrics(folder_of(config)))
     assert len(rows) == 3
     assert all(math.isfinite(row["loss"]) and row["grad_norm"] > 0 for row in rows)
