@@ -36,23 +36,23 @@ def moved(built: Built, amount: float = 0.1) -> None:
 
 
 def references(built: Built) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Reference log-probabilities of the run's first micro-batch, and of all its parts."""
+    """Reference log-probabilities of the run's first micro-batch, and of each side of its data sets."""
     batch = built.recipe.batch(0)[0]
     built.loaded.model.train()
-    parts = [built.recipe.reference.of_part(part) for part in built.recipe.rows]
-    return built.recipe.reference.of_batch(batch), parts
+    sides = [side for both in built.recipe.rows for side in built.recipe.reference.of_dataset(both)]
+    return built.recipe.reference.of_batch(batch), sides
 
 
 def of_policy(built: Built) -> list[torch.Tensor]:
-    return [built.recipe.policy_logprobs(part) for part in built.recipe.rows]
+    return [side for both in built.recipe.rows for side in built.recipe.policy_logprobs(both)]
 
 
 def by_whole_logits(built: Built, model: Any) -> list[list[float]]:
-    """log p of every answer of every part, from the logits of all positions."""
+    """log p of every answer of each side, from the logits of all positions."""
     found: list[list[float]] = []
-    for part in built.recipe.rows:
+    for side in [side for both in built.recipe.rows for side in both.sides]:
         found.append([])
-        for ids, trained in map(part.rows.row, range(len(part.rows))):
+        for ids, trained in map(side.rows.row, range(len(side.rows))):
             with torch.no_grad():
                 spread = model(input_ids=torch.tensor(ids.tolist())[None]).logits[0].log_softmax(-1)
             found[-1].append(sum(float(spread[at - 1, ids[at]]) for at in np.flatnonzero(trained)))
@@ -142,7 +142,7 @@ def test_a_frozen_copy_of_an_adapter_is_not_trained_and_not_saved(
     before = torch.cat(references(built)[1])
     built.train()
     assert trained() == names
-    built.recipe.reference._parts.clear()
+    built.recipe.reference._datasets.clear()
     torch.testing.assert_close(torch.cat(references(built)[1]), before)
     assert not torch.allclose(torch.cat(of_policy(built)), before, atol=0.1)
 
@@ -174,9 +174,9 @@ def test_the_numbers_are_computed_once_whatever_the_new_adapter(
     tiny_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     one = references(build(write_run(tmp_path, tiny_model)))[1]
-    assert "reference log-probabilities of datasets.a, chosen: 4 rows" in capfd.readouterr().err
+    assert "reference log-probabilities of datasets.a: 4 rows" in capfd.readouterr().err
     files = kept()
-    assert len(files) == 2
+    assert len(files) == 1
     other = build(
         write_run(tmp_path, tiny_model, lora={"r": 8, "target_modules": ["q_proj"]}, method={"type": "ipo"}),
         "training.seed=3",
@@ -200,7 +200,7 @@ def test_changed_weights_are_never_compared_with_old_numbers(own_model: Path, tm
     after = references(built)[1]
     assert [part.tolist() for part in after] == [pytest.approx(each, abs=2e-3) for each in wanted]
     assert not torch.equal(after[0], before[0])
-    assert len(kept()) == 4
+    assert len(kept()) == 2
     assert files.items() <= kept().items()
 
 
@@ -223,9 +223,9 @@ def test_a_damaged_file_is_computed_anew(damage: bytes | str, tiny_model: Path, 
         if isinstance(damage, bytes):
             path.write_bytes(damage)
         else:
-            np.save(path, np.zeros(1, np.float32) if damage == "one row" else np.full(4, np.nan, np.float32))
+            np.save(path, np.zeros((2, 1), np.float32) if damage == "one row" else np.full((2, 4), np.nan, np.float32))
     assert [part.tolist() for part in references(build(config))[1]] == [part.tolist() for part in before]
-    assert [np.load(path).shape for path in kept()] == [(4,), (4,)]
+    assert [np.load(path).shape for path in kept()] == [(2, 4)]
 
 
 @pytest.mark.parametrize("begin", [lambda config: train(config, "run"), lambda config: show_plan(config, "run")])

@@ -21,6 +21,7 @@ from posttrain.dpo.run_rows import MismatchedRows, RunRows, partners
 from posttrain.dpo.scores import AskedModel, RowScorer, answer_logprobs
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel
+from posttrain.models.kernels import recomputed_attention
 from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.models.padding import pad_rows
 from token_rows import from_rows
@@ -104,14 +105,25 @@ def test_no_other_passes_compute_fewer_tokens(lengths: list[int], cost: int) -> 
         assert tokens(planned) <= tokens(groups)
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("width", [1, 2, 8])
-def test_all_rows_of_a_data_set_come_in_their_order_whatever_the_batches(model: Any, width: int) -> None:
-    rows = dataset()
+def test_all_rows_of_a_data_set_come_in_their_order_whatever_the_batches(
+    tiny_model: Path, width: int, packed: bool
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    if packed:
+        recomputed_attention.use_in(model)
+    # Prompts of 20 and 22 tokens are computed once for both sides, the one of 2 is not worth it.
+    chosen = [(list(range(30, 50)), [20, 21]), (list(range(60, 82)), [22, 23, 24, 25]), ([9, 10], [26])]
+    rejected = [(prompt, chosen[row - 1][1]) for row, (prompt, _) in enumerate(chosen)]
+    pairs = PairedDataset("a", dataset(chosen), dataset(rejected), Ledger("a"), "")
+    [both] = RunRows({"a": pairs}, None, max_length=100)
     loaded: Any = LoadedModel(model, None, torch.device("cpu"), torch.float32, ())  # pyright: ignore[reportArgumentType]
     scorer = RowScorer(Accelerator(cpu=True), width, loaded)
-    found = scorer(AskedModel(FrozenModel(model)).logprobs, rows, "rows")
+    found = scorer(AskedModel(FrozenModel(model), packed=packed), both, "rows")
     assert found.dtype == torch.float32
-    assert found.tolist() == pytest.approx([by_whole_logits(model, *row) for row in ROWS], abs=1e-4)
+    for side, rows in zip(found, (chosen, rejected), strict=True):
+        assert side.tolist() == pytest.approx([by_whole_logits(model, *row) for row in rows], abs=1e-4)
 
 
 def test_a_model_that_is_asked_has_no_dropout_and_goes_on_training_as_it_was(tiny_model: Path) -> None:
@@ -166,29 +178,25 @@ def test_every_row_of_a_run_has_a_number_of_its_own() -> None:
     pairs = PairedDataset("a", dataset(), dataset(), Ledger("a"), "")
     two = PairedDataset("b", dataset(ROWS[:2]), dataset(ROWS[:2]), Ledger("b"), "")
     rows = RunRows({"a": pairs, "b": two}, pairs, max_length=100)
-    assert [(part.name, part.start, len(part.rows)) for part in rows] == [
-        ("datasets.a, chosen", 0, 3),
-        ("datasets.a, rejected", 3, 3),
-        ("datasets.b, chosen", 6, 2),
-        ("datasets.b, rejected", 8, 2),
-        ("validation, chosen", 10, 3),
-        ("validation, rejected", 13, 3),
+    assert [(both.name, len(both), *(side.start for side in both.sides)) for both in rows] == [
+        ("datasets.a", 3, 0, 3),
+        ("datasets.b", 2, 6, 8),
+        ("validation", 3, 10, 13),
     ]
     assert rows.count == 16
-    assert rows.training("b")[1].lengths.tolist() == [6, 6]
+    assert rows.training("b").sides[1].lengths.tolist() == [6, 6]
 
 
-def test_the_digest_of_a_side_changes_with_everything_that_its_scores_depend_on() -> None:
-    def digests(rows: TokenizedDataset, max_length: int = 100) -> list[str]:
+def test_the_digest_changes_with_everything_that_the_scores_depend_on() -> None:
+    def digest(rows: TokenizedDataset, max_length: int = 100) -> str:
         labelled = LabelledDataset("a", rows, np.array([True, False, True]), Ledger("a"), "")
-        return [part.digest for part in RunRows({"a": labelled}, None, max_length)]
+        [both] = RunRows({"a": labelled}, None, max_length)
+        return both.digest
 
-    same = digests(dataset())
-    assert same == digests(dataset())
-    assert len(set(same)) == 2
-    other_token = digests(dataset([*ROWS[:2], ([9, 10], [27])]))
-    other_place = digests(dataset([*ROWS[:2], ([9], [10, 26])]))
-    assert len({*same, *other_token, *other_place}) == 6
-    # A different pairing or cut changes only the mismatched rows.
-    for changed in (digests(dataset(contents=[0, 1, 1])), digests(dataset(), max_length=5)):
-        assert changed[0] == same[0] and changed[1] != same[1]
+    same = digest(dataset())
+    assert same == digest(dataset())
+    other_token = digest(dataset([*ROWS[:2], ([9, 10], [27])]))
+    other_place = digest(dataset([*ROWS[:2], ([9], [10, 26])]))
+    # These change only the mismatched rows: which are paired, and where they are cut.
+    other_partner, cut = digest(dataset(contents=[0, 1, 1])), digest(dataset(), max_length=5)
+    assert len({same, other_token, other_place, other_partner, cut}) == 5

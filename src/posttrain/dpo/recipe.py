@@ -23,7 +23,7 @@ from posttrain.dpo.passes import Pass, cost_of_a_pass
 from posttrain.dpo.reference import make_reference
 from posttrain.dpo.run_rows import (
     MISMATCHED,
-    Part,
+    BothSides,
     RunRows,
     micro_batch,
     numbered_rows,
@@ -124,13 +124,13 @@ class DPORecipe(Recipe):
         They are exact for any batch size and number of ranks.
         """
         assert self._data.validation is not None
-        found = self.measure_dataset(self._data.validation, *self.rows.validation())
+        found = self.measure_dataset(self._data.validation, self.rows.validation())
         accuracy = f", {_accuracy(found)}" if "reward_accuracy" in found else ""
         return found, f"validation loss {found['loss']:.4f}{accuracy}"
 
-    def measure_dataset(self, dataset: PreferenceDataset, first: Part, second: Part) -> dict[str, float]:
-        """The weighted mean loss over a data set with the sides `first` and `second`, and all metrics of `summary`."""
-        measures = measure(self._method, self._answers_of(dataset, first, second))
+    def measure_dataset(self, dataset: PreferenceDataset, both: BothSides) -> dict[str, float]:
+        """The weighted mean loss over a data set, whose rows are `both`, and all metrics of `summary`."""
+        measures = measure(self._method, self._answers_of(dataset, both))
         weights = torch.tensor(dataset.weights, dtype=torch.float64, device=measures["loss"].device)
         loss = (measures["loss"].double() * weights).sum() / weights.sum()
         return {"loss": float(loss), **summary(measures)}
@@ -157,30 +157,25 @@ class DPORecipe(Recipe):
     def _passes(self, batch: Batch) -> list[Pass]:
         return self.scorer.passes(batch, at_once=self._at_once)
 
-    def _answers_of(self, dataset: PreferenceDataset, first: Part, second: Part) -> Answers:
-        device = self._accelerator.device
+    def _answers_of(self, dataset: PreferenceDataset, both: BothSides) -> Answers:
+        device, logprobs = self._accelerator.device, self.policy_logprobs(both)
+        references = None if self.reference is None else self.reference.of_dataset(both)
         if isinstance(dataset, LabelledDataset):
+            assert references is not None
             return Answers(
-                logprobs=self.policy_logprobs(first),
+                logprobs=logprobs[0],
                 tokens=torch.tensor(dataset.completions.trained_counts(), device=device),
-                references=self._reference_of(first),
+                references=references[0],
                 desirable=torch.tensor(dataset.desirable, device=device),
-                divergence=kto_divergence(self.policy_logprobs(second) - self._reference_of(second)),
+                divergence=kto_divergence(logprobs[MISMATCHED] - references[MISMATCHED]),
             )
         counts = np.concatenate([dataset.chosen.trained_counts(), dataset.rejected.trained_counts()])
-        references = None
-        if self.reference is not None:
-            references = torch.cat([self._reference_of(part) for part in (first, second)])
-        logprobs = torch.cat([self.policy_logprobs(part) for part in (first, second)])
-        return Answers(logprobs, torch.tensor(counts, device=device), references)
+        references = None if references is None else references.flatten()
+        return Answers(logprobs.flatten(), torch.tensor(counts, device=device), references)
 
-    def policy_logprobs(self, part: Part) -> torch.Tensor:
-        """log π of all rows of one side of a data set under the current weights: shape [rows]."""
-        return self.scorer(self._policy.logprobs, part.rows, part.name)
-
-    def _reference_of(self, part: Part) -> torch.Tensor:
-        assert self.reference is not None
-        return self.reference.of_part(part)
+    def policy_logprobs(self, both: BothSides) -> torch.Tensor:
+        """log π of all rows of a data set under the current weights: shape [sides, rows]."""
+        return self.scorer(self._policy, both, both.name)
 
     def _references_of(self, micro_batch: Batch) -> torch.Tensor | None:
         if self.reference is None:

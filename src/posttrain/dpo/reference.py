@@ -1,7 +1,8 @@
 """The reference: log-probabilities with which the trained model's are compared.
 
 `cached` scores all rows that the run needs (those that training will draw, and all held-out ones) once before training
-and keeps the log-probabilities in the cache, one file per part: float32, one value per row, NaN where not computed yet.
+and keeps the log-probabilities in the cache, one file per data set: float32, one value per row of each side, NaN where
+not computed yet.
 `live` and `model` compute them on demand.
 """
 
@@ -25,7 +26,7 @@ from posttrain.data.tokenized import cache_key
 from posttrain.dpo.config.dpo import CachedReference as CachedConfig
 from posttrain.dpo.config.dpo import DPOConfig, SeparateReference
 from posttrain.dpo.data import PreferenceData
-from posttrain.dpo.run_rows import Part, RunRows
+from posttrain.dpo.run_rows import BothSides, RunRows
 from posttrain.dpo.scores import AskedModel, RowScorer
 from posttrain.models.backend import LoadedModel
 from posttrain.models.checkpoint import TRAINED_ADAPTER
@@ -38,7 +39,7 @@ from posttrain.train.parallel import summed
 logger = logging.getLogger(__name__)
 
 # Increment when the same weights and rows give other numbers, so that older files are not read.
-_FORMAT_VERSION = 4
+_FORMAT_VERSION = 5
 # A kill that leaves no time to write loses about this many seconds of work.
 _SECONDS_BETWEEN_WRITES = 30.0
 # Config keys of a model and of an adapter that do not affect the log-probabilities.
@@ -53,8 +54,8 @@ class Reference(Protocol):
         """log π_ref of the rows of a micro-batch, as `numbered_rows` makes it: shape [rows]."""
         ...
 
-    def of_part(self, part: Part) -> torch.Tensor:
-        """log π_ref of all rows of one side of a data set: shape [rows]."""
+    def of_dataset(self, both: BothSides) -> torch.Tensor:
+        """log π_ref of all rows of a data set: shape [sides, rows]."""
         ...
 
 
@@ -101,12 +102,12 @@ def _load_separate(reference: SeparateReference, *, chatml: bool) -> Any:
 
 
 class LiveReference:
-    """Scores with a frozen model. The model does not change, so a whole part is scored only once."""
+    """Scores with a frozen model. The model does not change, so a whole data set is scored only once."""
 
     def __init__(self, frozen: AskedModel, scorer: RowScorer) -> None:
         self._frozen = frozen
         self._scorer = scorer
-        self._parts: dict[str, torch.Tensor] = {}
+        self._datasets: dict[str, torch.Tensor] = {}
 
     def of_batch(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """log π_ref of the micro-batch's rows."""
@@ -114,11 +115,11 @@ class LiveReference:
         with self._scorer.loaded.autocast():
             return self._frozen.logprobs(batch["input_ids"], batch["labels"], passes).float()
 
-    def of_part(self, part: Part) -> torch.Tensor:
-        """log π_ref of all rows of the part."""
-        if part.name not in self._parts:
-            self._parts[part.name] = self._scorer(self._frozen.logprobs, part.rows, f"reference: {part.name}")
-        return self._parts[part.name]
+    def of_dataset(self, both: BothSides) -> torch.Tensor:
+        """log π_ref of all rows of the data set."""
+        if both.name not in self._datasets:
+            self._datasets[both.name] = self._scorer(self._frozen, both, f"reference: {both.name}")
+        return self._datasets[both.name]
 
 
 class CachedReference:
@@ -132,9 +133,10 @@ class CachedReference:
         """log π_ref of the micro-batch's rows."""
         return self._logprobs[batch["row_numbers"]]
 
-    def of_part(self, part: Part) -> torch.Tensor:
-        """log π_ref of all rows of the part."""
-        return self._logprobs[part.start : part.start + len(part.rows)]
+    def of_dataset(self, both: BothSides) -> torch.Tensor:
+        """log π_ref of all rows of the data set."""
+        start = both.sides[0].start
+        return self._logprobs[start : start + 2 * len(both)].view(2, -1)
 
 
 def cached_reference(
@@ -159,13 +161,13 @@ def cached_reference(
         "packed": frozen.packed,
         "rows_at_once": scorer.width,
     }
-    parts = []
-    for part, wanted in rows.asked_for(drawn):
-        file = f"{cache_key({**computed_with, 'rows': part.digest})}.npy"
-        kept = KeptScores(cache_dir() / "reference" / file, len(part.rows))
-        complete(kept, wanted, frozen, part, scorer)
-        parts.append(torch.from_numpy(kept.values))
-    return CachedReference(torch.cat(parts).to(accelerator.device))
+    found = []
+    for both, wanted in rows.asked_for(drawn):
+        file = f"{cache_key({**computed_with, 'rows': both.digest})}.npy"
+        kept = KeptScores(cache_dir() / "reference" / file, len(both))
+        complete(kept, wanted, frozen, both, scorer)
+        found.append(torch.from_numpy(kept.values).flatten())
+    return CachedReference(torch.cat(found).to(accelerator.device))
 
 
 def _device_name(device: torch.device) -> str:
@@ -209,24 +211,24 @@ def _in_order(value: Any) -> Any:
 
 
 class KeptScores:
-    """The cached log-probabilities of one part's rows.
+    """The cached log-probabilities of one data set's rows.
 
     Attributes:
-        values: float32, shape [rows]; NaN where not computed yet.
+        values: float32, shape [sides, rows]; NaN where not computed yet.
     """
 
     def __init__(self, path: Path, rows: int) -> None:
-        self._path = path
-        kept = _read(path, rows)
-        self.values = np.full(rows, np.nan, dtype=np.float32) if kept is None else kept
+        self._path, shape = path, (2, rows)
+        kept = _read(path, shape)
+        self.values = np.full(shape, np.nan, dtype=np.float32) if kept is None else kept
 
     def has(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which of `rows` are already computed: bool, of the shape of `rows`."""
-        return ~np.isnan(self.values[rows])
+        """Which of `rows` are already computed on both sides: bool, of the shape of `rows`."""
+        return ~np.isnan(self.values[:, rows]).any(axis=0)
 
     def write(self) -> None:
         """Write the values, merged with what another run has written in the meantime."""
-        others = _read(self._path, len(self.values))
+        others = _read(self._path, self.values.shape)
         merged = self.values if others is None else np.where(np.isnan(self.values), others, self.values)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_writer(self._path) as file:
@@ -234,21 +236,21 @@ class KeptScores:
 
 
 def complete(
-    kept: KeptScores, wanted: npt.NDArray[np.int64], frozen: AskedModel, part: Part, scorer: RowScorer
+    kept: KeptScores, wanted: npt.NDArray[np.int64], frozen: AskedModel, both: BothSides, scorer: RowScorer
 ) -> None:
-    """Compute those of the row numbers `wanted` of a part that are missing.
+    """Compute those of the rows `wanted` of a data set that are missing.
 
     All ranks must call it together. The main process writes from time to time, and at the end even after an exception.
     """
     missing = _missing(kept, wanted, scorer)
     if not len(missing):
         return
-    others = "" if len(missing) == len(part.rows) else f" of {len(part.rows):,}"
-    console.print(f"reference log-probabilities of {part.name}: {len(missing):,} rows{others}")
+    others = "" if len(missing) == len(both) else f" of {len(both):,}"
+    console.print(f"reference log-probabilities of {both.name}: {len(missing):,} rows{others}")
     written = time.monotonic()
     try:
-        for rows, values in scorer.portions(frozen.logprobs, part.rows, missing, f"reference: {part.name}"):
-            kept.values[rows] = values.cpu().numpy()
+        for rows, values in scorer.portions(frozen, both, missing, f"reference: {both.name}"):
+            kept.values[:, rows] = values.cpu().numpy()
             if scorer.accelerator.is_main_process and time.monotonic() - written > _SECONDS_BETWEEN_WRITES:
                 kept.write()
                 written = time.monotonic()
@@ -265,13 +267,13 @@ def _missing(kept: KeptScores, wanted: npt.NDArray[np.int64], scorer: RowScorer)
     return wanted[~everywhere.cpu().numpy()]
 
 
-def _read(path: Path, rows: int) -> npt.NDArray[np.float32] | None:
+def _read(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.float32] | None:
     """The cached values; None if there is no file or it is damaged."""
     try:
         kept = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return None
-    if kept.shape != (rows,) or kept.dtype != np.float32 or np.isinf(kept).any():
+    if kept.shape != shape or kept.dtype != np.float32 or np.isinf(kept).any():
         logger.warning("%s is damaged and will be recomputed", path)
         return None
     return kept

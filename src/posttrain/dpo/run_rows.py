@@ -97,27 +97,46 @@ def partners(contents: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class Part:
-    """One side of one data set, e.g. the chosen answers of `datasets.a`.
+class Side:
+    """One side of one data set, e.g. its chosen answers.
 
     Attributes:
         lengths: tokens in each row, shape [rows].
         start: the number of its first row among all rows of the run.
+    """
+
+    rows: Rows
+    lengths: PerRow[int]
+    start: int
+
+
+@dataclass(frozen=True)
+class BothSides:
+    """The sides of one data set: a row of one has the prompt of the same row of the other.
+
+    Attributes:
+        name: what they are of, e.g. `datasets.a`.
+        sides: for pairs the chosen and the rejected answers, for labelled answers these and the mismatched rows; the
+            numbers of the second side's rows follow those of the first.
         digest: hash of everything besides the model that determines the rows' log-probabilities.
     """
 
     name: str
-    rows: Rows
-    lengths: PerRow[int]
-    start: int
+    sides: tuple[Side, Side]
     digest: str
+
+    def __len__(self) -> int:
+        """Rows of each side."""
+        return len(self.sides[0].rows)
+
+    def longest(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Tokens in the longer one of both sides, of the shape of `rows`."""
+        first, second = (side.rows.lengths()[rows] for side in self.sides)
+        return np.maximum(first, second)
 
 
 class RunRows:
-    """All rows of a run, by data set and side.
-
-    Pairs have a chosen and a rejected side; labelled answers have the answers and the mismatched rows.
-    """
+    """All rows of a run, by data set and side."""
 
     def __init__(
         self, datasets: Mapping[str, PreferenceDataset], validation: PreferenceDataset | None, max_length: int
@@ -125,52 +144,45 @@ class RunRows:
         named: dict[str, PreferenceDataset] = {f"datasets.{name}": dataset for name, dataset in datasets.items()}
         if validation is not None:
             named["validation"] = validation
-        self._parts: dict[str, tuple[Part, Part]] = {}
+        self._datasets: dict[str, BothSides] = {}
         self.count = 0
         for name, dataset in named.items():
-            first, second = (self._add(name, *side) for side in _sides(dataset, max_length))
-            self._parts[name] = first, second
+            rows, digest = _rows_of(dataset, max_length)
+            self._datasets[name] = BothSides(name, (self._add(rows[0]), self._add(rows[1])), digest)
 
-    def training(self, dataset: str) -> tuple[Part, Part]:
+    def training(self, dataset: str) -> BothSides:
         """Both sides of a data set of the curriculum."""
-        return self._parts[f"datasets.{dataset}"]
+        return self._datasets[f"datasets.{dataset}"]
 
-    def validation(self) -> tuple[Part, Part]:
+    def validation(self) -> BothSides:
         """Both sides of the held-out rows."""
-        return self._parts["validation"]
+        return self._datasets["validation"]
 
-    def __iter__(self) -> Iterator[Part]:
-        for sides in self._parts.values():
-            yield from sides
+    def __iter__(self) -> Iterator[BothSides]:
+        return iter(self._datasets.values())
 
-    def asked_for(self, drawn: Mapping[str, Sequence[int]]) -> Iterator[tuple[Part, npt.NDArray[np.int64]]]:
-        """Every part with the numbers of the rows that the run needs: all held-out rows, and the training rows in
+    def asked_for(self, drawn: Mapping[str, Sequence[int]]) -> Iterator[tuple[BothSides, npt.NDArray[np.int64]]]:
+        """Every data set with the rows of it that the run needs: all held-out ones, and those for training in
         `drawn`."""
-        for name, sides in self._parts.items():
-            for part in sides:
-                rows = range(len(part.rows)) if name == "validation" else drawn.get(name.removeprefix("datasets."), ())
-                yield part, np.array(rows, dtype=np.int64)
+        for name, both in self._datasets.items():
+            rows = range(len(both)) if name == "validation" else drawn.get(name.removeprefix("datasets."), ())
+            yield both, np.array(rows, dtype=np.int64)
 
-    def _add(self, name: str, side: str, rows: Rows, digest: str) -> Part:
+    def _add(self, rows: Rows) -> Side:
         # For rows on disk, lengths are looked up on demand.
         lengths = rows.sizes().lengths if isinstance(rows, TokenizedDataset) else rows.lengths()
-        part = Part(f"{name}, {side}", rows, lengths, self.count, digest)
+        side = Side(rows, lengths, self.count)
         self.count += len(rows)
-        return part
+        return side
 
 
-def _sides(dataset: PreferenceDataset, max_length: int) -> list[tuple[str, Rows, str]]:
-    """Name, rows and digest of both sides."""
+def _rows_of(dataset: PreferenceDataset, max_length: int) -> tuple[tuple[Rows, Rows], str]:
+    """The rows of both sides, and their digest."""
     digest = dataset.rows_digest()
     if isinstance(dataset, PairedDataset):
-        sides: dict[str, Rows] = {"chosen": dataset.chosen, "rejected": dataset.rejected}
-        return [(side, rows, cache_key({"rows": digest, "side": side})) for side, rows in sides.items()]
+        return (dataset.chosen, dataset.rejected), digest
     mismatched = MismatchedRows(dataset.completions, max_length)
-    key = {"rows": digest, "side": "mismatched", "partners": mismatched.digest()}
-    return [
-        ("answers", dataset.completions, cache_key({"rows": digest, "side": "answers"})),
-        ("mismatched", mismatched, cache_key(key)),
-    ]
+    return (dataset.completions, mismatched), cache_key({"rows": digest, "partners": mismatched.digest()})
 
 
 def micro_batch(
@@ -207,13 +219,13 @@ def numbered_rows(rows: RunRows, draws: Sequence[Draw], sides: Sequence[int]) ->
         input_ids and labels [rows, seq]; lengths [rows], the positions of each row without padding; row_numbers [rows].
     """
     wanted = _wanted(rows, draws, sides)
-    tokens = [part.rows.row(row) for part, row in wanted]
+    tokens = [side.rows.row(row) for side, row in wanted]
     input_ids, labels = pad_rows(tokens)
     return {
         "input_ids": input_ids,
         "labels": labels,
         "lengths": torch.tensor(_input_lengths(wanted)),
-        "row_numbers": torch.tensor([part.start + row for part, row in wanted]),
+        "row_numbers": torch.tensor([side.start + row for side, row in wanted]),
     }
 
 
@@ -230,10 +242,10 @@ def with_padding(plan: StepPlan, rows: RunRows, sides: Sequence[int], cost: int 
     return replace(plan, computed_tokens=plan.tokens + padding)
 
 
-def _wanted(rows: RunRows, draws: Sequence[Draw], sides: Sequence[int]) -> list[tuple[Part, int]]:
-    return [(rows.training(draw.dataset)[side], draw.row) for side in sides for draw in draws]
+def _wanted(rows: RunRows, draws: Sequence[Draw], sides: Sequence[int]) -> list[tuple[Side, int]]:
+    return [(rows.training(draw.dataset).sides[side], draw.row) for side in sides for draw in draws]
 
 
-def _input_lengths(wanted: Sequence[tuple[Part, int]]) -> list[int]:
+def _input_lengths(wanted: Sequence[tuple[Side, int]]) -> list[int]:
     # The last token of a row is only a target, never an input.
-    return [int(part.lengths[row]) - 1 for part, row in wanted]
+    return [int(side.lengths[row]) - 1 for side, row in wanted]

@@ -2,11 +2,12 @@
 
 The output head is computed only for the answers' tokens. Rows are padded on the right to the longest row in the same
 pass, and a whole data set is scored in order of length, so that there is little padding. Where the model can go without
-padding, rows are one sequence, in which the prompt of a pair in a micro-batch is computed once.
+padding, rows are one sequence, in which the prompt of a pair is computed once.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from accelerate import Accelerator
 from posttrain.base.console import Counting
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.dpo.passes import Pass, cost_of_a_pass, plan_passes
-from posttrain.dpo.run_rows import Rows
+from posttrain.dpo.run_rows import BothSides
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel
 from posttrain.models.kernels.labelled_head import LabelledHead
@@ -26,9 +27,6 @@ from posttrain.train.parallel import summed
 
 # Per rank; an interruption loses what was computed of the current portion.
 _BATCHES_OF_A_PORTION = 16
-
-Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Maps (input_ids, labels), both of shape [rows, seq], to log p of each row, as `answer_logprobs` does."""
 
 
 def answer_logprobs(
@@ -81,10 +79,10 @@ class AskedModel:
 
 @dataclass(frozen=True)
 class RowScorer:
-    """Scores all rows of a data set, each rank its share.
+    """Scores both sides of a data set, each rank its share.
 
     Attributes:
-        width: rows that go through the model at once.
+        width: rows of each side that go through the model at once.
         loaded: the trained model, whose dtype every model computes in.
     """
 
@@ -100,38 +98,48 @@ class RowScorer:
         cost = None if at_once else cost_of_a_pass(self.accelerator.device.type)
         return plan_passes(batch["lengths"].tolist(), cost)
 
-    def __call__(self, score: Score, rows: Rows, title: str) -> torch.Tensor:
-        """log p of every row, in nats: shape [rows], float32, the same on every rank; shows progress as `title`."""
-        found = torch.zeros(len(rows), dtype=torch.float32, device=self.accelerator.device)
-        for portion, values in self.portions(score, rows, np.arange(len(rows)), title):
-            found[portion.tolist()] = values
+    def __call__(self, asked: AskedModel, both: BothSides, title: str) -> torch.Tensor:
+        """log p of every row, in nats: shape [sides, rows], float32, the same on every rank; shows progress as
+        `title`."""
+        found = torch.zeros((len(both.sides), len(both)), dtype=torch.float32, device=self.accelerator.device)
+        for portion, values in self.portions(asked, both, np.arange(len(both)), title):
+            found[:, portion.tolist()] = values
         return found
 
     def portions(
-        self, score: Score, rows: Rows, wanted: npt.NDArray[np.int64], title: str
+        self, asked: AskedModel, both: BothSides, wanted: npt.NDArray[np.int64], title: str
     ) -> Iterator[tuple[npt.NDArray[np.int64], torch.Tensor]]:
-        """Yield log p of the row numbers `wanted`, portion by portion: row numbers and values, each of shape [some].
+        """Yield log p of the rows `wanted`, portion by portion: their numbers, shape [some], values [sides, some].
 
         Short rows come first. Batches are cut from the beginning of that order, so a caller that resumes with the
         missing rows makes the same batches.
         """
-        by_length = wanted[rows.lengths()[wanted].argsort(kind="stable")]
+        by_length = wanted[both.longest(wanted).argsort(kind="stable")]
         at_once = self.width * _BATCHES_OF_A_PORTION * self.accelerator.num_processes
         with Counting(title, "rows", len(wanted)) as progress:
             for first in range(0, len(by_length), at_once):
                 portion = by_length[first : first + at_once]
-                yield portion, self._of_portion(score, rows, portion, progress)
+                yield portion, self._of_portion(asked, both, portion, progress)
 
-    def _of_portion(self, score: Score, rows: Rows, portion: npt.NDArray[np.int64], progress: Counting) -> torch.Tensor:
+    def _of_portion(
+        self, asked: AskedModel, both: BothSides, portion: npt.NDArray[np.int64], progress: Counting
+    ) -> torch.Tensor:
         device, ranks = self.accelerator.device, self.accelerator.num_processes
-        found = torch.zeros(len(portion), dtype=torch.float32, device=device)
+        found = torch.zeros((len(both.sides), len(portion)), dtype=torch.float32, device=device)
         starts = range(0, len(portion), self.width)
         for start in starts[self.accelerator.process_index :: ranks]:
             place = slice(start, start + self.width)
-            batch = [rows.row(int(row)) for row in portion[place]]
-            input_ids, labels = (part.to(device) for part in pad_rows(batch))
-            with self.loaded.autocast():
-                found[place] = score(input_ids, labels).float()
-            progress.advance(len(batch) * ranks)
+            numbers = portion[place].tolist()
+            batches = [[side.rows.row(row) for row in numbers] for side in both.sides]
+            if asked.packed:  # then both sides of a row share the computation of its prompt
+                batches = [list(chain(*batches))]
+            scores = [self._of_batch(asked, batch) for batch in batches]
+            found[:, place] = torch.cat(scores).view(len(both.sides), -1)
+            progress.advance(len(numbers) * ranks)
         # Each rank has zeros for the rows that other ranks computed.
         return summed(self.accelerator, found)
+
+    def _of_batch(self, asked: AskedModel, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> torch.Tensor:
+        input_ids, labels = (part.to(self.accelerator.device) for part in pad_rows(rows))
+        with self.loaded.autocast():
+            return asked.logprobs(input_ids, labels).float()
