@@ -156,9 +156,7 @@ def train_with_trl(
             train_dataset=Dataset.from_list(rows),
         )
         before = time.perf_counter() - began
-        seconds = measuring.seconds_of_steps(trainer)
-        if measuring.is_compiled(options.run):
-            measuring.stop_in_time(trainer)
+        seconds = measuring.seconds_of_steps(trainer, options.run)
         trainer.train()
         return numbers_of(options, seconds, measuring.losses_of(trainer), before / len(rows) if precomputed else 0.0)
 
@@ -184,9 +182,8 @@ def trl_arguments(options: argparse.Namespace, output: str, tuned: bool, precomp
     from trl import DPOConfig
 
     return DPOConfig(
-        **measuring.trl_arguments(output, steps_of(options), RATE),
+        **measuring.trl_arguments(output, steps_of(options), RATE, options.run),
         bf16=tuned,
-        torch_compile=measuring.is_compiled(options.run),
         gradient_checkpointing=not tuned,
         precompute_ref_log_probs=precomputed,
         loss_type=["sigmoid"],

@@ -122,9 +122,7 @@ def train_with_trl(options: argparse.Namespace, at_once: int, continuous: bool =
 
     with tempfile.TemporaryDirectory() as output:
         trainer = GRPOTrainer(reward_funcs=reward, **trl_parts(options, output, at_once, continuous))
-        seconds = measuring.seconds_of_steps(trainer)
-        if measuring.is_compiled(options.run):
-            measuring.stop_in_time(trainer)
+        seconds = measuring.seconds_of_steps(trainer, options.run)
         trainer.train()
     step = statistics.median(seconds[1:])
     return {"all": step, SPEED: 1 / step, "tokens": statistics.fmean(lengths)}
@@ -147,9 +145,8 @@ def trl_parts(
 
     model = measuring.model_folder(options.model)
     arguments = GRPOConfig(
-        **measuring.trl_arguments(output, options.steps, RATE),
+        **measuring.trl_arguments(output, options.steps, RATE, options.run),
         bf16=True,
-        torch_compile=measuring.is_compiled(options.run),
         gradient_checkpointing=False,
         loss_type="dr_grpo",
         scale_rewards="none",

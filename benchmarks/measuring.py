@@ -178,9 +178,13 @@ def peft_lora() -> Any:
     return LoraConfig(**shape, task_type="CAUSAL_LM")
 
 
-def trl_arguments(output: str, steps: int, learning_rate: float) -> dict[str, Any]:
-    """Arguments for every TRL trainer: train as the toolkit does, and write no files or progress bars."""
+def trl_arguments(output: str, steps: int, learning_rate: float, run: str | None = None) -> dict[str, Any]:
+    """Arguments for every TRL trainer: train as the toolkit does, and write no files or progress bars.
+
+    `run` is the name of its run, by which its model is compiled or not.
+    """
     return {
+        **({"torch_compile": True} if is_compiled(run) else {}),
         "output_dir": output,
         "use_cpu": True,
         "max_steps": steps,
@@ -199,8 +203,11 @@ def is_compiled(run: str | None) -> bool:
     return run is not None and run.endswith(", compiled")
 
 
-def seconds_of_steps(trainer: Any) -> list[float]:
-    """A list that training fills with the seconds of each optimizer step."""
+def seconds_of_steps(trainer: Any, run: str | None = None) -> list[float]:
+    """A list that training fills with the seconds of each optimizer step.
+
+    If the name of its run says that it is compiled, training ends after the step in which its time is over.
+    """
     from transformers import TrainerCallback
 
     seconds: list[float] = []
@@ -211,27 +218,12 @@ def seconds_of_steps(trainer: Any) -> list[float]:
         def on_step_begin(self, *arguments: Any, **keywords: Any) -> None:
             self.began = time.perf_counter()
 
-        def on_step_end(self, *arguments: Any, **keywords: Any) -> None:
+        def on_step_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
             seconds.append(time.perf_counter() - self.began)
+            control.should_training_stop |= is_compiled(run) and sum(seconds) > LONGEST_COMPILED
 
     trainer.add_callback(Clock())
     return seconds
-
-
-def stop_in_time(trainer: Any) -> None:
-    """End training after the optimizer step in which the time of a compiled run is over."""
-    from transformers import TrainerCallback
-
-    class Limit(TrainerCallback):
-        began = 0.0
-
-        def on_train_begin(self, *arguments: Any, **keywords: Any) -> None:
-            self.began = time.perf_counter()
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
-            control.should_training_stop |= time.perf_counter() - self.began > LONGEST_COMPILED
-
-    trainer.add_callback(Limit())
 
 
 def losses_of(trainer: Any) -> list[float]:

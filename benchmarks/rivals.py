@@ -11,12 +11,12 @@ VERSIONS = ("pinned", "newest")
 
 def is_newest(run: str) -> bool:
     """Whether a run is that of a rival's newest version."""
-    return " newest," in run
+    return "newest" in run.partition(",")[0]
 
 
 def in_pinned(run: str) -> str:
     """The same run in the pinned version."""
-    return run.replace(" newest,", " pinned,")
+    return run.replace("newest", "pinned", 1)
 
 
 def fastest(part: str) -> str:

@@ -37,7 +37,6 @@ class TrlWay:
     autocast: bool
     checkpointing: bool
     at_once: int | None
-    compiled: bool = False
 
 
 TUNED = TrlWay("bfloat16", autocast=True, checkpointing=False, at_once=None)
@@ -119,13 +118,11 @@ def train_with_trl(options: argparse.Namespace, way: TrlWay) -> dict[str, Any]:
             processing_class=tokenizer,
             train_dataset=Dataset.from_list(rows),
         )
-        seconds = measuring.seconds_of_steps(trainer)
-        if way.compiled:
-            measuring.stop_in_time(trainer)
+        seconds = measuring.seconds_of_steps(trainer, options.run)
         trainer.train()
     lengths = [len(row["input_ids"]) for row in rows]
     tokens = [sum(lengths[first : first + options.rows]) for first in range(0, len(lengths), options.rows)]
-    speeds = [count / taken for count, taken in zip(tokens, seconds, strict=not way.compiled)]
+    speeds = [count / taken for count, taken in zip(tokens, seconds, strict=not measuring.is_compiled(options.run))]
     return {
         "tokens_per_second": measuring.median_after_warm_up(speeds),
         "losses": measuring.losses_of(trainer),
@@ -154,10 +151,9 @@ def trl_arguments(options: argparse.Namespace, way: TrlWay, output: str) -> Any:
 
     at_once = min(way.at_once or options.rows, options.rows)
     return SFTConfig(
-        **measuring.trl_arguments(output, steps_of(options), RATE),
+        **measuring.trl_arguments(output, steps_of(options), RATE, options.run),
         bf16=way.autocast,
         gradient_checkpointing=way.checkpointing,
-        torch_compile=way.compiled,
         per_device_train_batch_size=at_once,
         gradient_accumulation_steps=options.rows // at_once,
         train_sampling_strategy="sequential",
@@ -173,7 +169,7 @@ RIVALS = {
         "4 at once": replace(TUNED, at_once=4),
         "8 at once": replace(TUNED, at_once=8),
         "16 at once": replace(TUNED, at_once=16),
-        "8 at once, compiled": replace(TUNED, at_once=8, compiled=True),
+        "8 at once, compiled": replace(TUNED, at_once=8),
     }.items()
 }
 """What `search.py` tries; TRL recompiles for most widths of a batch."""

@@ -1,6 +1,6 @@
 """The config file of `toolkit-rl-train`."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -10,10 +10,12 @@ from posttrain.config.sections.model import LoraConfig, ModelConfig, require_lor
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
 from posttrain.config.sections.schedules import ScheduleConfig, ScheduleName
 from posttrain.config.sections.training import TrainingConfig, require_training_fits
-from posttrain.config.strict import ConfigPath, StrictModel
+from posttrain.config.strict import ConfigPath, StrictModel, written_as
 from posttrain.config.values import VariableName
 from posttrain.rl.presets import Algorithm, ObjectiveConfig, resolve_objective
 from posttrain.rl.rollout.config import RolloutConfig
+
+_URL = r"^https?://"
 
 
 class DataserverSection(StrictModel):
@@ -22,7 +24,9 @@ class DataserverSection(StrictModel):
     config: ConfigPath | None = None
     """Config file of a dataserver to start with the trainer and stop with it."""
 
-    url: str | None = Field(default=None, pattern=r"^https?://")
+    url: Annotated[str | None, written_as(_URL, "an address that begins with http:// or https://")] = Field(
+        default=None, pattern=_URL
+    )
     """Or: address of a dataserver that is already running, such as `http://127.0.0.1:9000`."""
 
     token_env: VariableName | None = None

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from posttrain.config.sections.datasets import ColumnsConfig
 from posttrain.config.sections.engines import LocalEngine
-from posttrain.config.strict import StrictModel
+from posttrain.config.strict import StrictModel, written_as
 
 
 class TokenChoiceConfig(StrictModel):
@@ -49,7 +49,10 @@ def _is_used_here(device: object) -> object:
     return device
 
 
-Device = Annotated[str, Field(pattern=r"^(cpu|cuda:[0-9]{1,3})$"), BeforeValidator(_is_used_here)]
+_DEVICE = r"^(cpu|cuda:[0-9]{1,3})$"
+Device = Annotated[
+    str, Field(pattern=_DEVICE), written_as(_DEVICE, "cpu, or cuda:0 and so on"), BeforeValidator(_is_used_here)
+]
 
 
 class AnsweringConfig(SamplingConfig):

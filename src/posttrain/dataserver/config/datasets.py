@@ -26,7 +26,10 @@ from posttrain.dataserver.graders.text.completions import ReasoningTags
 from posttrain.dataserver.graders.text.extraction import Extract
 
 OnMissingScore = Literal["abstain", "renormalise", "zero"]
-TagName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$", max_length=100)]
+_TAG = r"^[A-Za-z][A-Za-z0-9_.-]*$"
+TagName = Annotated[
+    str, Field(pattern=_TAG, max_length=100), written_as(_TAG, "letters, digits, '_', '.' and '-', a letter first")
+]
 Weight = Annotated[float, Field(ge=0, le=1_000_000)]
 
 
