@@ -224,7 +224,8 @@ class KeptScores:
 
     def has(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which of `rows` are already computed on both sides: bool, of the shape of `rows`."""
-        return ~np.isnan(self.values[:, rows]).any(axis=0)
+        first, second = ~np.isnan(self.values[:, rows])
+        return first & second
 
     def write(self) -> None:
         """Write the values, merged with what another run has written in the meantime."""
