@@ -141,9 +141,8 @@ def _options() -> argparse.Namespace:
 
 
 def _is_wanted(name: str, words: list[str]) -> bool:
-    return (
-        not words or name.startswith("model:") or any(name == word if word in PARTS else word in name for word in words)
-    )
+    chosen = any(name == word if word in PARTS else word in name for word in words)
+    return chosen or not words or name.startswith("model:")
 
 
 def _in_a_process(options: argparse.Namespace, name: str, folder: Path, number: int) -> dict[str, Any]:
