@@ -94,7 +94,7 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_loaded(tmp_pat
         (["mps"], "mps: accelerators of Apple's kind are not used here; name cpu, or cuda:0 and so on"),
         (["xpu:1"], "xpu:1: accelerators of Intel's kind are not used here"),
         (["cuda:1", "cuda:1"], "named twice"),
-        (["gpu"], "match pattern"),
+        (["gpu"], "should be cpu, or cuda:0 and so on, found 'gpu'"),
     ],
 )
 def test_devices_that_make_no_sense_are_refused(devices: list[str], reason: str):
