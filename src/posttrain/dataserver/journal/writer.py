@@ -20,7 +20,6 @@ _BATCH_ROWS = 1000
 _SECONDS_BETWEEN_TRIES = 1.0
 _SECONDS_BETWEEN_WARNINGS = 60.0
 _KEY = ("config_id", "run_id", "request_id", "item_id")
-_COLUMNS = [column for column in grades.columns if column.name != "id"]
 
 # One statement for many rows: the database then works without this process's interpreter, which serves requests
 # meanwhile. PostgreSQL accepts 65,535 parameters in a statement, SQLite 32,766.
@@ -199,8 +198,11 @@ def insert_rows(connection: Connection, rows: Sequence[QueuedRow]) -> None:
     single = _without_repeats(rows)
     for start in range(0, len(single), _ROWS_PER_STATEMENT):
         records = [record_of(row) for row in single[start : start + _ROWS_PER_STATEMENT]]
-        values = tuple(process(record[name]) for record in records for name, process in processors)
-        connection.exec_driver_sql(_statement(connection.dialect.name, len(records)), values)
+        for record in records:
+            for name, process in processors:
+                record[name] = process(record[name])
+        statement = _statement(connection.dialect.name, tuple(records[0]), len(records))
+        connection.exec_driver_sql(statement, tuple(value for record in records for value in record.values()))
 
 
 def _without_repeats(rows: Iterable[QueuedRow]) -> list[QueuedRow]:
@@ -216,19 +218,14 @@ def _without_repeats(rows: Iterable[QueuedRow]) -> list[QueuedRow]:
 
 @lru_cache
 def _processors(dialect: Dialect) -> list[tuple[str, Callable[[Any], Any]]]:
-    """Per column, its name and the function that converts a value for the driver."""
-    found = [(column.name, column.type.dialect_impl(dialect).bind_processor(dialect)) for column in _COLUMNS]
-    return [(name, process or _as_it_is) for name, process in found]
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
+    """The columns whose values the driver does not take as they are, and the functions that convert them."""
+    found = [(column.name, column.type.dialect_impl(dialect).bind_processor(dialect)) for column in grades.columns]
+    return [(name, process) for name, process in found if process is not None]
 
 
 @lru_cache(maxsize=64)
-def _statement(dialect_name: str, rows: int) -> str:
+def _statement(dialect_name: str, names: Sequence[str], rows: int) -> str:
     mark = "%s" if dialect_name == "postgresql" else "?"
-    names = [column.name for column in _COLUMNS]
     values = ", ".join([f"({', '.join([mark] * len(names))})"] * rows)
     updates = ", ".join(f"{name} = excluded.{name}" for name in names if name not in _KEY)
     return (
