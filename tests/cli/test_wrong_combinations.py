@@ -160,7 +160,18 @@ WRONG_TOGETHER = {
     "a start from weights that are rounded": (
         "backend: hf}",
         "quantization: 4bit}\nlora: {init: olora}",
-        "run.yaml:2: lora: init: olora starts from the base's exact weights; drop quantization or init",
+        "run.yaml:2: lora: init: olora starts from the base's exact weights; drop quantization, or set loftq",
+    ),
+    "a start at what no quantisation took": (
+        "backend: hf}",
+        "backend: hf}\nlora: {init: loftq}",
+        "run.yaml:2: lora: init: loftq makes up for quantisation; set model.quantization, or another init",
+    ),
+    "a quantised start with dropout": (
+        "backend: hf}",
+        "quantization: 4bit}\nlora: {init: loftq, dropout: 0.1}",
+        "run.yaml:2: lora: init: loftq needs dropout: 0, as dropout would also drop parts of the weights that it "
+        "starts from",
     ),
     "a start with magnitudes": (
         "backend: hf}",

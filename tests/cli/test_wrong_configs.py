@@ -49,8 +49,8 @@ WRONG_VALUES = {
     ),
     "a start of an adapter that there is none of": (
         "backend: hf}",
-        "backend: hf}\nlora: {init: loftq}",
-        "run.yaml:2: lora.init: should be 'pissa', 'pissa_niter_16' or 'olora', found 'loftq'",
+        "backend: hf}\nlora: {init: eva}",
+        "run.yaml:2: lora.init: should be 'pissa', 'pissa_niter_16', 'olora' or 'loftq', found 'eva'",
     ),
     "a value for a section": (
         "{path: sums.jsonl}",

@@ -10,20 +10,12 @@ from transformers import AutoTokenizer, CTRLConfig, CTRLLMHeadModel, LlamaConfig
 
 from posttrain.config.sections.model import ModelConfig
 from posttrain.errors import ModelError
-from posttrain.models.adapter_fit import require_adapter_fits
+from posttrain.models.adapters.fit import require_adapter_fits
 from posttrain.train.plan import find_model
 
 
 def edit_json(path, **values):
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-
-def test_quantization_without_cuda_is_refused_with_what_to_do(train):
-    if torch.cuda.is_available():
-        pytest.skip("there is a CUDA device")
-    for kind in ("4bit", "8bit"):
-        with pytest.raises(ModelError, match=rf"^model\.quantization: {kind} needs a CUDA device; set it to none$"):
-            train(quantization=kind)
 
 
 @pytest.mark.parametrize("name", ["owner/not-there", "not-there"])

@@ -27,13 +27,19 @@ def test_on_a_cpu_the_layers_are_those_of_transformers(both: dict[str, Any]) -> 
     assert unsloth == {name: file for name, file in hf.items() if name != "LlamaForCausalLM"}
 
 
-@pytest.mark.parametrize("wrong", ["4bit", "8bit", "weights", "attention"])
+@pytest.mark.parametrize("wrong", ["weights", "attention"])
 def test_what_hf_refuses_is_refused_and_not_passed_over(both: dict[str, Any], wrong: str) -> None:
     hf, unsloth = (both[backend]["refusals"][wrong].replace(str(both[backend]["folder"]), "") for backend in both)
     assert hf
     assert unsloth == hf
-    if wrong.endswith("bit"):
-        assert unsloth == f"model.quantization: {wrong} needs a CUDA device; set it to none"
+
+
+@pytest.mark.parametrize("kind", ["4bit", "8bit"])
+def test_a_quantised_base_that_unsloth_would_not_quantise_is_refused(both: dict[str, Any], kind: str) -> None:
+    assert both["hf"]["refusals"][kind] == ""
+    assert both["unsloth"]["refusals"][kind] == (
+        f"model.quantization: {kind} by unsloth needs a CUDA device; set it to none, or backend: hf"
+    )
 
 
 def test_an_adapter_on_the_head_is_refused_as_unsloth_would_train_all_of_it(both: dict[str, Any]) -> None:

@@ -3,15 +3,24 @@
 import json
 import shutil
 
+import pytest
+
 from posttrain.config.load import load_config
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.train import train
 from running import metrics
 
 
-def test_a_resumed_run_is_the_same_and_its_adapter_is_plain_lora(write_config, tmp_path):
+@pytest.mark.parametrize(("init", "quantization"), [("pissa_niter_16", "none"), ("loftq", "4bit")])
+def test_a_resumed_run_is_the_same_and_its_adapter_is_plain_lora(
+    write_config, tiny_model, tmp_path, init, quantization
+):
     training = {"rows_per_step": 4, "micro_batch_size": 2, "learning_rate": 1e-2, "lora_plus_ratio": 4}
-    sections = {"lora": {"r": 4, "init": "pissa_niter_16"}, "training": training}
+    sections = {
+        "lora": {"r": 4, "init": init},
+        "training": training,
+        "model": {"name": str(tiny_model), "quantization": quantization},
+    }
     sections["validation"] = {"dataset": {"path": "held_out.jsonl"}, "every": 4, "at_start": True}
     config = load_config(write_config(**sections), SFTConfig)
     folder = tmp_path / "runs" / "run"

@@ -21,6 +21,7 @@ def cuda(monkeypatch):
         ({"optimizer": "adamw_8bit"}, r"^training\.optimizer: adamw_8bit needs a CUDA device; set it to adamw$"),
         ({"liger_kernel": True}, r"^training\.liger_kernel needs a CUDA device; set it to false$"),
         ({"offload_activations": True}, r"^training\.offload_activations needs a CUDA device; set it to false$"),
+        ({"offload_embeddings": True}, r"^training\.offload_embeddings needs a CUDA device; set it to false$"),
     ],
 )
 @pytest.mark.parametrize("backend", ["hf", "unsloth"])
@@ -41,6 +42,20 @@ def test_activations_are_left_to_unsloth_where_it_moves_them_itself(cuda):
     require_kernels(TrainingConfig(offload_activations=True), "hf")
     with pytest.raises(ConfigError, match=r"^training\.offload_activations: unsloth .* to false, or backend: hf"):
         require_kernels(TrainingConfig(offload_activations=True), "unsloth")
+
+
+@pytest.mark.parametrize(
+    ("training", "start", "message"),
+    [
+        ({"offload_embeddings": True}, None, r"^training\.offload_embeddings: not with unsloth; .* or backend: hf$"),
+        ({}, "loftq", r"^lora\.init: unsloth's kernels pass over .* or backend: hf$"),
+    ],
+)
+def test_what_unsloths_layers_would_pass_over_is_refused(training, start, message, cuda):
+    cuda(True)
+    require_kernels(TrainingConfig(**training), "hf", start)
+    with pytest.raises(ConfigError, match=message):
+        require_kernels(TrainingConfig(**training), "unsloth", start)
 
 
 def test_liger_is_refused_where_it_is_not_installed(cuda, monkeypatch):

@@ -38,6 +38,7 @@ _MODEL = (
     PeerKey(("peft_init_lora_weights", "init_lora_weights"), ("lora.init",)),
     PeerKey(("pissa_init", "pissa_iter"), ("lora.init",), "`pissa_niter_16`, or `pissa` for `pissa_iter: -1`"),
     PeerKey(("pissa_convert",), (), "what is saved is always for the original base"),
+    PeerKey(("loftq_config",), ("lora.init",), "`loftq`, one iteration, with `model.quantization`"),
     PeerKey(("finetuning_type", "adapter", "use_peft", "full_finetuning"), ("lora",), "null trains all weights"),
 )
 
@@ -107,6 +108,7 @@ _TRAINING = (
     PeerKey(("max_grad_norm", "gradient_clipping"), ("training.max_grad_norm",)),
     PeerKey(("gradient_checkpointing", "use_gradient_checkpointing"), ("training.gradient_checkpointing",)),
     PeerKey(("activation_offloading",), ("training.offload_activations",)),
+    PeerKey(("offload_embedding",), ("training.offload_embeddings",)),
     PeerKey(("loraplus_lr_ratio", "loraplus_ratio"), ("training.lora_plus_ratio",)),
     PeerKey(("torch_compile", "torchcompile"), ("training.compile",)),
     PeerKey(("use_liger_kernel", "use_liger", "liger_rope", "enable_liger_kernel"), ("training.liger_kernel",)),

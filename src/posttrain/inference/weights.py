@@ -10,7 +10,7 @@ from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.errors import ConfigError
 from posttrain.inference.config import InferenceConfig, load_inference_config, section_of
-from posttrain.models.adapter_fit import require_adapter_fits
+from posttrain.models.adapters.fit import require_adapter_fits
 from posttrain.models.location import locate_model, weights_digest
 from posttrain.runs.checkpoints import find_checkpoint
 from posttrain.runs.trained_run import load_trained_run

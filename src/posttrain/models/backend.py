@@ -73,6 +73,7 @@ class TrainingSettings:
     max_length: int
     gradient_checkpointing: bool
     seed: int
+    offload_embeddings: bool = False
     liger_kernel: bool = False
     compile: bool | None = False
     padding_free: bool | None = False

@@ -11,20 +11,22 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from peft import PeftConfig, PeftModel
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from posttrain.base.console import console
 from posttrain.base.text import first_line, on_one_line
 from posttrain.errors import ModelError
-from posttrain.models.adapter_fit import require_adapter_fits
-from posttrain.models.adapter_start import start_from_weights
+from posttrain.models.adapters.fit import require_adapter_fits
+from posttrain.models.adapters.lora import add_adapter, with_fused_layers
+from posttrain.models.adapters.start import start_from_weights
 from posttrain.models.backend import LoadedModel, TrainingSettings, compute_dtype, training_device
 from posttrain.models.gguf import converted_folder
 from posttrain.models.kernels.compiled_layers import compile_layers, should_compile
+from posttrain.models.kernels.offloaded_embeddings import keep_embeddings_on_cpu
 from posttrain.models.kernels.packed_rows import should_pack
 from posttrain.models.location import CONVERT, locate_model, require_all_weights
-from posttrain.models.lora import add_adapter, with_fused_layers
+from posttrain.models.quantised import keep_layout, quantization_settings
 from posttrain.models.tokens import add_tokens, extend_model
 
 if TYPE_CHECKING:
@@ -82,11 +84,13 @@ class HfBackend:
         if settings.gradient_checkpointing:
             _checkpoint_layers(model)
         model = model.to(device)
-        start_from_weights(model, lora, settings.seed)
+        start_from_weights(model, lora, settings.seed, lambda: _unquantised(config))
         packs = should_pack(settings.padding_free, model, dtype, settings.max_length)
         compiled = should_compile(settings.compile, model, device, settings.rows)
         if compiled:
             compile_layers(model, settings.rows_at_once, dtype, packed=packs)
+        if settings.offload_embeddings:
+            keep_embeddings_on_cpu(model)
         return LoadedModel(model, tokenizer, device, dtype, new_ids, compiled, packs)
 
     def load_for_inference(self, config: "ModelConfig", adapter: Path | None, *, chatml: bool) -> LoadedModel:
@@ -117,6 +121,7 @@ class HfBackend:
                 files, **source_of(config), **keywords, use_safetensors=True, output_loading_info=True
             )
             require_all_weights(config.name, loading["missing_keys"], config.key)
+        keep_layout(model)
         extend_model(model, new_ids)
         return model, tokenizer, new_ids
 
@@ -130,6 +135,13 @@ class HfBackend:
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
         return tokenizer, new_ids
+
+
+def _unquantised(config: "ModelConfig") -> Any:
+    """The base as it is stored, on the CPU."""
+    with one_line_errors(config):
+        loader: Any = AutoModelForCausalLM.from_pretrained
+        return loader(model_files(config), **source_of(config), dtype="auto", use_safetensors=True)
 
 
 def _checkpoint_layers(model: Any) -> None:
@@ -150,7 +162,7 @@ def with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
     """`model` with the adapter from a folder that `require_adapter_fits` let pass; ModelError if PEFT does not."""
     try:
         # PEFT casts an adapter on a 16-bit base to float32, which only training needs.
-        config = with_fused_layers(PeftConfig.from_pretrained(str(adapter)))
+        config = with_fused_layers(PeftConfig.from_pretrained(str(adapter)), model)
         adapted = PeftModel.from_pretrained(
             model, adapter, config=config, is_trainable=trainable, autocast_adapter_dtype=trainable
         )
@@ -169,19 +181,6 @@ def with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
             f"unexpected, such as {astray[0]}"
         )
     return adapted
-
-
-def quantization_settings(config: "ModelConfig", dtype: torch.dtype) -> BitsAndBytesConfig:
-    if not torch.cuda.is_available():
-        raise ModelError(f"{config.key}.quantization: {config.quantization} needs a CUDA device; set it to none")
-    if config.quantization == "8bit":
-        return BitsAndBytesConfig(load_in_8bit=True)
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=dtype,
-    )
 
 
 def use_liger_kernels(model: Any) -> None:

@@ -18,12 +18,12 @@ from transformers.pytorch_utils import Conv1D
 
 from posttrain.config.sections.optimizers import OPTIMIZERS, OwnOptimizer
 from posttrain.errors import ModelError
+from posttrain.models.adapters.lora import add_adapter, with_fused_layers
 from posttrain.models.backend import compute_dtype, training_device
 from posttrain.models.hf import HfBackend, keep_trained_weights_in_float32, model_files, one_line_errors
 from posttrain.models.kernels.compiled_layers import should_compile
 from posttrain.models.kernels.packed_rows import is_tried, require_shape, why_not_by_config
 from posttrain.models.load import choose_backend
-from posttrain.models.lora import add_adapter, with_fused_layers
 
 if TYPE_CHECKING:
     from posttrain.config.sections.model import LoraConfig, ModelConfig
@@ -153,7 +153,7 @@ class TrainedModel:
         if self.model.adapter is not None:
             adapter = PeftConfig.from_pretrained(str(self.model.adapter))
             adapter.inference_mode = False
-            return get_peft_model(base, with_fused_layers(adapter))
+            return get_peft_model(base, with_fused_layers(adapter, base))
         return base if self.lora is None else add_adapter(base, self.lora, self.new_ids, seed=0)
 
 

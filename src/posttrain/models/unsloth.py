@@ -34,12 +34,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from posttrain.errors import ModelError
 from posttrain.models import hf
-from posttrain.models.adapter_fit import require_adapter_fits
-from posttrain.models.adapter_start import start_from_weights
+from posttrain.models.adapters.fit import require_adapter_fits
+from posttrain.models.adapters.lora import peft_config
+from posttrain.models.adapters.start import start_from_weights
 from posttrain.models.backend import LoadedModel, TrainingSettings, compute_dtype, training_device
 from posttrain.models.hf import model_files, one_line_errors
 from posttrain.models.location import require_all_weights
-from posttrain.models.lora import peft_config
 from posttrain.models.tokens import extend_model
 
 if TYPE_CHECKING:
@@ -114,8 +114,11 @@ class UnslothBackend:
 
 def _base(config: "ModelConfig", **keywords: Any) -> Any:
     """The base model, loaded by unsloth; ModelError, worded as in the hf backend, if it cannot be loaded."""
-    if config.quantization != "none":
-        hf.quantization_settings(config, keywords["dtype"])  # refuses what unsloth would ignore on a CPU
+    if config.quantization != "none" and not torch.cuda.is_available():  # unsloth would ignore it
+        raise ModelError(
+            f"{config.key}.quantization: {config.quantization} by unsloth needs a CUDA device; set it to none, or "
+            "backend: hf"
+        )
     if config.attention != "auto":
         keywords["attn_implementation"] = config.attention
     source = {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}

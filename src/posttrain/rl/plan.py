@@ -12,7 +12,7 @@ from posttrain.base.extras import require_extra
 from posttrain.base.text import counted
 from posttrain.dataserver.schemas import DatasetMeta, Meta
 from posttrain.errors import ConfigError
-from posttrain.models.adapter_fit import require_adapter_fits
+from posttrain.models.adapters.fit import require_adapter_fits
 from posttrain.models.location import locate_model
 from posttrain.rl.config import DataserverSection, RLConfig, RolloutConfig
 from posttrain.rl.presets import PRESETS, resolve_objective

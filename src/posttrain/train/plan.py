@@ -14,7 +14,7 @@ from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.data.curriculum.curriculum import Curriculum, Draw
 from posttrain.data.curriculum.stages import epochs_in_steps
-from posttrain.models.adapter_fit import require_adapter_fits
+from posttrain.models.adapters.fit import require_adapter_fits
 from posttrain.models.location import ModelLocation, locate_model
 from posttrain.runs.directory import RunDirectory
 from posttrain.train.memory import GIB, Phase, Situation, cheapest_changes

@@ -122,6 +122,7 @@ class Session:
                 chatml=config.chat.template == "chatml",
                 max_length=self.longest,
                 gradient_checkpointing=training.gradient_checkpointing,
+                offload_embeddings=training.offload_embeddings,
                 seed=training.seed,
                 liger_kernel=training.liger_kernel,
                 padding_free=point.padding_free if training.padding_free is None else training.padding_free,
@@ -213,9 +214,9 @@ def require_kernels(training: TrainingConfig, backend: str, start: str | None = 
     `backend` is hf or unsloth, `start` is `lora.init`.
 
     Raises:
-        ConfigError: an optimizer of bitsandbytes, Liger or `offload_activations` without a CUDA device; Liger,
-            `compile`, `padding_free` or `offload_activations` with unsloth; Liger is not installed; or the optimizer
-            cannot be created.
+        ConfigError: an optimizer of bitsandbytes, Liger or offloading without a CUDA device; Liger, `compile`,
+            `padding_free`, offloading or LoftQ with unsloth; Liger is not installed; or the optimizer cannot be
+            created.
     """
     name = None if isinstance(training.optimizer, OwnOptimizer) else training.optimizer
     on_cuda = name is not None and OPTIMIZERS[name].package == "bitsandbytes"
@@ -223,21 +224,25 @@ def require_kernels(training: TrainingConfig, backend: str, start: str | None = 
         (f"optimizer: {name}", "adamw", on_cuda),
         ("liger_kernel", "false", training.liger_kernel),
         ("offload_activations", "false", training.offload_activations),
+        ("offload_embeddings", "false", training.offload_embeddings),
     ):
         if is_wanted and not torch.cuda.is_available():
             raise ConfigError(f"training.{key} needs a CUDA device; set it to {instead}")
     if not on_cuda:
         require_class(training, start)
-    if training.liger_kernel and backend == "unsloth":
-        raise ConfigError("training.liger_kernel: unsloth has kernels of its own; set it to false, or backend: hf")
-    if training.compile is True and backend == "unsloth":
-        raise ConfigError("training.compile: unsloth does its own compilation; set it to auto, or backend: hf")
-    if training.padding_free and backend == "unsloth":
-        raise ConfigError("training.batching: unsloth has attention of its own; set it to auto, or backend: hf")
-    if training.offload_activations and backend == "unsloth":
-        raise ConfigError(
+    for is_wanted, reason in (
+        (training.liger_kernel, "training.liger_kernel: unsloth has kernels of its own; set it to false"),
+        (training.compile is True, "training.compile: unsloth does its own compilation; set it to auto"),
+        (training.padding_free, "training.batching: unsloth has attention of its own; set it to auto"),
+        (
+            training.offload_activations,
             "training.offload_activations: unsloth moves activations itself, with gradient_checkpointing: true; set it "
-            "to false, or backend: hf"
-        )
+            "to false",
+        ),
+        (training.offload_embeddings, "training.offload_embeddings: not with unsloth; set it to false"),
+        (start == "loftq", "lora.init: unsloth's kernels pass over what loftq adds to layers; set it to null"),
+    ):
+        if is_wanted and backend == "unsloth":
+            raise ConfigError(f"{reason}, or backend: hf")
     if training.liger_kernel and find_spec("liger_kernel") is None:
         raise ConfigError("training.liger_kernel: not installed here: pip install liger-kernel, or set it to false")

@@ -6,8 +6,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners import lora
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from posttrain.models.adapters.lora import with_fused_layers
 from posttrain.models.kernels.fused_lora import FusedLinear
-from posttrain.models.lora import with_fused_layers
 
 IDS = torch.tensor([[1, 10, 20, 30], [1, 60, 70, 80]])
 
@@ -16,7 +16,7 @@ def adapted(base, fused: bool, **options):
     """`base` with an adapter that has already learnt something."""
     config = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", **options)
     torch.manual_seed(0)
-    model = get_peft_model(base, with_fused_layers(config) if fused else config)
+    model = get_peft_model(base, with_fused_layers(config, base) if fused else config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:

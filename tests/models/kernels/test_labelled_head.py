@@ -7,8 +7,8 @@ from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, 
 
 from posttrain.config.sections.model import LoraConfig
 from posttrain.conversation.masks import IGNORED_LABEL
+from posttrain.models.adapters.lora import add_adapter
 from posttrain.models.kernels.labelled_head import LabelledHead
-from posttrain.models.lora import add_adapter
 from posttrain.models.tokens import extend_model
 
 # Three rows of 6, 4 and 2 tokens, padded on the right. 3 + 2 + 1 labels.

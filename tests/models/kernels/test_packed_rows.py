@@ -23,10 +23,10 @@ from transformers import (
 from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.errors import ModelError
+from posttrain.models.adapters.lora import add_adapter
 from posttrain.models.kernels.compiled_layers import compile_layers
 from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.models.kernels.packed_rows import should_pack, why_not_packed
-from posttrain.models.lora import add_adapter
 from posttrain.models.model_shape import require_packing
 
 LONG, OTHER = list(range(10, 90)), list(range(100, 190))

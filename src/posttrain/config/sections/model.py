@@ -32,7 +32,7 @@ class ModelConfig(StrictModel):
     """Attention implementation; `auto` leaves the choice to the backend."""
 
     quantization: Literal["none", "4bit", "8bit"] = "none"
-    """Load the base weights quantised with bitsandbytes; needs a CUDA device."""
+    """Load the base weights quantised with bitsandbytes: `4bit` is NF4 with double quantisation, `8bit` LLM.int8()."""
 
     adapter: ConfigPath | None = None
     """Folder of an existing LoRA adapter to continue training, instead of starting a new one."""
@@ -94,10 +94,11 @@ class LoraConfig(StrictModel):
     modules_to_save: tuple[str, ...] = ()
     """Modules to train in full and save with the adapter, such as `embed_tokens` and `lm_head`."""
 
-    init: Literal["pissa", "pissa_niter_16", "olora"] | None = None
+    init: Literal["pissa", "pissa_niter_16", "olora", "loftq"] | None = None
     """Start the adapter from the largest singular vectors of each weight (PiSSA, arXiv:2404.02948; with `_niter_16`
-    found approximately, in a fraction of the time) or from its QR factors (OLoRA, arXiv:2406.01775). The adapter is
-    saved with rank 2·r, for the original base. By default it starts at zero."""
+    found approximately, in a fraction of the time), from its QR factors (OLoRA, arXiv:2406.01775), or, with a quantised
+    base, from those of what quantisation took from it (LoftQ, arXiv:2310.08659, one iteration). The adapter is saved
+    with rank 2·r, for the original base. By default it starts at zero."""
 
     def as_saved(self) -> "LoraConfig":
         """The shape in which the adapter is saved: with `init`, of twice the rank, with the same scale."""
@@ -124,8 +125,12 @@ def require_lora_fits(lora: LoraConfig | None, model: ModelConfig | None) -> Lor
         raise ValueError("model.adapter already has its own shape; leave the lora section out")
     if model is not None and model.quantization != "none" and lora is None:
         raise ValueError("quantised weights cannot be trained in full; keep the lora section or drop quantization")
-    if model is not None and model.quantization != "none" and lora is not None and lora.init is not None:
-        raise ValueError(f"init: {lora.init} starts from the base's exact weights; drop quantization or init")
+    if model is None or lora is None or lora.init is None:
+        return lora
+    if model.quantization != "none" and lora.init != "loftq":
+        raise ValueError(f"init: {lora.init} starts from the base's exact weights; drop quantization, or set loftq")
+    if model.quantization == "none" and lora.init == "loftq":
+        raise ValueError("init: loftq makes up for quantisation; set model.quantization, or another init")
     return lora
 
 

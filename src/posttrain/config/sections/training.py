@@ -127,6 +127,10 @@ class TrainingConfig(StrictModel):
     """Keep activations in the machine's memory until the backward pass (CUDA, `backend: hf`): slower, as they are
     copied there and back. With `gradient_checkpointing` they are only the inputs of the layers."""
 
+    offload_embeddings: bool = False
+    """Keep the input embedding in the machine's memory and look tokens up there (CUDA, `backend: hf`); not for models
+    whose head is the same matrix, nor where it is trained."""
+
     compile: bool | Literal["auto"] = "auto"
     """Train with torch.compile (`backend: hf`): saves a third of the time on a CPU, after compiling for half a minute,
     or for a few seconds if it was compiled before. `auto` uses it on a CPU with a C++ compiler if the run is long

@@ -37,6 +37,7 @@ from posttrain.inference.hf.hooks import EnoughEnded, Listener, LogProbRecorder,
 from posttrain.models.kernels import recomputed_attention
 from posttrain.models.kernels.compiled_layers import as_written
 from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.models.kernels.offloaded_embeddings import device_of
 from posttrain.models.kernels.packed_prefill import packed_prefill
 from posttrain.models.kernels.packed_rows import is_tried, why_not_packed
 from posttrain.models.kernels.roomy_cache import RoomyLayer, roomy_cache
@@ -101,7 +102,7 @@ class HfEngine:
     @torch.inference_mode()
     def logits(self, ids: Sequence[int]) -> torch.Tensor:
         """The model's logits after each of the tokens, in float32, shape [tokens, vocabulary]."""
-        row = torch.tensor([list(ids)], device=self._model.device)
+        row = torch.tensor([list(ids)], device=device_of(self._model))
         with as_written(self._model):
             return self._model(input_ids=row, use_cache=False).logits[0].float()
 
@@ -118,7 +119,8 @@ class HfEngine:
         for start in range(0, len(rows), self._batch_size):
             batch = by_length[start : start + self._batch_size]
             inputs, labels = (
-                part.to(self._model.device) for part in pad_rows([(rows[row].ids, rows[row].trained) for row in batch])
+                part.to(device_of(self._model))
+                for part in pad_rows([(rows[row].ids, rows[row].trained) for row in batch])
             )
             losses = self._head.token_losses(self._model, inputs, labels)
             counts = (labels != IGNORED_LABEL).sum(dim=1).tolist()
@@ -142,7 +144,7 @@ class HfEngine:
         prompts = [requests[position].prompt_ids for position, _ in batch]
         if self._model.config._attn_implementation == "sdpa":
             recomputed_attention.use_in(self._model)
-        ids, mask = _left_padded(prompts, self._tokenizer.pad_token_id, self._model.device)
+        ids, mask = _left_padded(prompts, self._tokenizer.pad_token_id, device_of(self._model))
         made: dict[int, Completion] = {}
         generators = [seeded(requests[position].seeds[number]) for position, number in batch]
         with _model_defaults_aside(self._model), as_written(self._model):
@@ -220,7 +222,7 @@ class HfEngine:
     def _takes_packed_rows(self) -> bool:
         """Whether prompts go through the model as one sequence: on a CPU, if all its layers see all tokens."""
         if self._packs is None:
-            device = self._model.device
+            device = device_of(self._model)
             autocast = torch.is_autocast_enabled(device.type)
             dtype = torch.get_autocast_dtype(device.type) if autocast else self._model.dtype
             self._packs = is_tried(None, device) and why_not_packed(self._model, dtype, sys.maxsize) is None

@@ -20,6 +20,7 @@ from posttrain.errors import ModelError
 from posttrain.models.backend import autocast_to
 from posttrain.models.kernels import recomputed_attention
 from posttrain.models.kernels.packing import pack
+from posttrain.models.quantised import is_quantised
 
 # Compiling takes 40 seconds, which training SmolLM2-135M wins back after 300 rows of 200 tokens.
 _WORTH_IT = 1000 * 135_000_000
@@ -37,7 +38,7 @@ def should_compile(wanted: bool | None, model: Any, device: torch.device, rows: 
         return False
     if wanted is None:
         work = rows * sum(parameter.numel() for parameter in model.parameters())
-        return device.type == "cpu" and has_compiler() and not _has_experts(model) and work >= _WORTH_IT
+        return device.type == "cpu" and has_compiler() and not _is_unsuited(model) and work >= _WORTH_IT
     if device.type == "cpu" and not has_compiler():
         raise ModelError(
             "training.compile: true needs a C++ compiler, but neither CXX nor g++ (on a Mac clang++) points to one; "
@@ -96,6 +97,7 @@ def _train_once(model: Any, rows: int, dtype: torch.dtype, *, packed: bool) -> N
     model.train(was_training)
 
 
-def _has_experts(model: Any) -> bool:
-    """Whether the model has experts: which tokens they get is not known in advance, so there is nothing to compile."""
-    return any(getattr(model.config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts"))
+def _is_unsuited(model: Any) -> bool:
+    """Whether it has experts, whose tokens are not known in advance, or quantised weights, which nobody timed."""
+    counts = ("num_experts", "num_local_experts", "n_routed_experts")
+    return is_quantised(model) or any(getattr(model.config, name, None) for name in counts)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
+from posttrain.models.kernels.offloaded_embeddings import device_of
 from posttrain.models.kernels.packing import Packed
 from posttrain.models.kernels.roomy_cache import Filling, Place, RoomyLayer, roomy_cache
 from posttrain.models.kernels.segmented_attention import Segment
@@ -28,7 +29,7 @@ def packed_prefill(model: Any, prompts: Sequence[Prompt]) -> DynamicCache:
         rows.setdefault(prompt, []).append(row)
     width = max(map(len, prompts))
     for some in _portions(filter(None, rows)):
-        packed = _one_sequence(some, model.device)
+        packed = _one_sequence(some, device_of(model))
         places = [Place(rows[prompt], *segment[:2]) for prompt, segment in zip(some, packed.segments, strict=True)]
         _set_filling(cache, Filling(len(prompts), width, places))
         base.get_decoder()(input_ids=packed.input_ids, past_key_values=cache, use_cache=True, **packed.inputs())

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from posttrain.config.sections.model import LoraConfig
 from posttrain.errors import ModelError
-from posttrain.models.lora import add_adapter, peft_config
+from posttrain.models.adapters.lora import add_adapter, peft_config
 from posttrain.models.tokens import extend_model
 
 LINEAR = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}

@@ -12,6 +12,7 @@ from posttrain.base.text import first_line
 from posttrain.errors import ModelError
 from posttrain.models.backend import training_device
 from posttrain.models.kernels.fused_lora import FusedLinear
+from posttrain.models.quantised import is_quantised
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,7 +28,7 @@ def add_adapter(
     Raises:
         ModelError: the architecture has no default targets, or a named module does not exist.
     """
-    config = with_fused_layers(peft_config(model, lora, new_token_ids))
+    config = with_fused_layers(peft_config(model, lora, new_token_ids), model)
     torch.manual_seed(seed)
     try:
         return get_peft_model(model, config)
@@ -35,9 +36,12 @@ def add_adapter(
         raise ModelError(f"lora: {first_line(error)}") from error
 
 
-def with_fused_layers(config: PeftConfig) -> PeftConfig:
-    """`config`, with the toolkit's own LoRA layer on a CPU, where it was measured to be faster."""
-    if isinstance(config, PeftLoraConfig) and training_device().type == "cpu":
+def with_fused_layers(config: PeftConfig, model: object) -> PeftConfig:
+    """`config` for `model`, with the toolkit's own LoRA layer on a CPU, where it was measured to be faster.
+
+    Quantised layers get PEFT's.
+    """
+    if isinstance(config, PeftLoraConfig) and training_device().type == "cpu" and not is_quantised(model):
         config._register_custom_module({nn.Linear: FusedLinear})
     return config
 
@@ -49,7 +53,7 @@ def peft_config(model: "PreTrainedModel", lora: "LoraConfig", new_token_ids: Seq
         _require_modules(model, "target_modules", lora.target_modules)
         _require_one_trainer_of_rows(model, lora.target_modules, new_token_ids)
     tied = bool(getattr(model.config, "tie_word_embeddings", False))
-    saved = lora.as_saved()  # see adapter_start.py
+    saved = lora.as_saved()  # see start.py
     in_full = {name for name in _vocabulary_layers(model) if name in map(_own_name, lora.modules_to_save)}
     return PeftLoraConfig(
         task_type="CAUSAL_LM",
