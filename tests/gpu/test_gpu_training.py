@@ -20,6 +20,7 @@ from gpu.cuda_runs import (
     write_sft,
 )
 from posttrain.models.kernels.offloaded_activations import activations_on_cpu
+from posttrain.models.kernels.offloaded_embeddings import device_of, keep_embeddings_on_cpu
 from rl.rl_runs import folder_of, run, training_rows, write_run
 from running import metrics
 
@@ -105,6 +106,21 @@ def test_offloading_changes_no_loss(tmp_path: Path, gpu_model: Path, checkpointi
     assert losses("toolkit-sft", moved) == pytest.approx(losses("toolkit-sft", kept), rel=1e-4)
 
 
+def test_an_embedding_outside_the_device_changes_no_logit(gpu_model: Path) -> None:
+    from transformers import AutoConfig, LlamaForCausalLM
+
+    config = AutoConfig.from_pretrained(gpu_model)
+    config.tie_word_embeddings = False
+    model: Any = LlamaForCausalLM(config).requires_grad_(False)
+    model.cuda()
+    ids = torch.arange(24, device="cuda").view(2, 12)
+    before = model(input_ids=ids).logits
+    keep_embeddings_on_cpu(model)
+    assert model.get_input_embeddings().weight.device.type == "cpu"
+    assert device_of(model).type == "cuda"
+    assert torch.equal(model(input_ids=ids).logits, before)
+
+
 def test_activations_wait_outside_the_device(gpu_model: Path) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -137,6 +153,15 @@ if HAS_BITSANDBYTES:
         whole = write_sft(tmp_path / "whole", gpu_model)
         few_bits = losses("toolkit-sft", config)
         assert few_bits == pytest.approx(losses("toolkit-sft", whole), abs=0.3)
+
+    def test_loftq_starts_at_another_loss_and_trains(tmp_path: Path, gpu_model: Path) -> None:
+        quantised = {"backend": "hf", "quantization": "4bit", "dtype": "float32"}
+        plain = losses("toolkit-sft", write_sft(tmp_path / "plain", gpu_model, model=quantised))
+        started = losses(
+            "toolkit-sft", write_sft(tmp_path / "loftq", gpu_model, model=quantised, lora={"init": "loftq"})
+        )
+        assert started[0] != plain[0]
+        assert started == pytest.approx(plain, abs=0.3)
 
     def test_the_adapter_of_a_quantised_base_is_float32_and_the_base_has_few_bits(gpu_model: Path) -> None:
         from posttrain.config.sections.model import LoraConfig, ModelConfig
