@@ -13,7 +13,7 @@ from posttrain.errors import ConfigError
 from posttrain.merge.merge import merge_adapter
 from posttrain.models.checkpoint import load_trained_weights
 from posttrain.models.frozen import start_of_training
-from posttrain.models.quantised import quantization_settings
+from posttrain.models.load import choose_backend
 from posttrain.train.optim.optimizer import make_optimizers
 from posttrain.train.optim.update import update
 
@@ -92,7 +92,7 @@ def test_an_evaluation_changes_no_gradient(train, kind):
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setattr("posttrain.base.extras.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"^model\.quantization: 4bit needs bitsandbytes: pip install .*\[bitsandb"):
-        quantization_settings(ModelConfig(name="x", quantization="4bit"), torch.float32)
+        choose_backend(ModelConfig(name="x", backend="hf", quantization="4bit"))
 
 
 @KINDS

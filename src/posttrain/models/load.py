@@ -18,7 +18,7 @@ def choose_backend(config: "ModelConfig") -> "Backend":
     Call this before anything imports transformers or PEFT: importing unsloth rewrites their classes.
 
     Raises:
-        ConfigError: the backend's packages are not installed.
+        ConfigError: the backend's packages, or those for `config.quantization`, are not installed.
     """
     # Progress bars and advice from the libraries would break up our own display.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -29,6 +29,8 @@ def choose_backend(config: "ModelConfig") -> "Backend":
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     tell_of_unused_accelerator()
+    if config.quantization != "none":
+        require_extra("bitsandbytes", f"{config.key}.quantization: {config.quantization}")
     if _wanted(config) == "unsloth":
         require_extra("unsloth", "model.backend: unsloth")
         from posttrain.models.unsloth import UnslothBackend

@@ -5,19 +5,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import BitsAndBytesConfig
 
-from posttrain.base.extras import require_extra
-
 if TYPE_CHECKING:
     from posttrain.config.sections.model import ModelConfig
 
 
 def quantization_settings(config: "ModelConfig", dtype: torch.dtype) -> BitsAndBytesConfig:
-    """What transformers' loader is told for `config.quantization`, which is not none; `dtype` is computed in.
-
-    Raises:
-        ConfigError: bitsandbytes is not installed.
-    """
-    require_extra("bitsandbytes", f"{config.key}.quantization: {config.quantization}")
+    """What transformers' loader is told for `config.quantization`, which is not none; `dtype` is computed in."""
     if config.quantization == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)
     return BitsAndBytesConfig(
