@@ -204,6 +204,8 @@ def _model(case: Case) -> str:
         (["--set", "models.base.checkpoint=latest"], "no checkpoints"),
         (["--set", "models.tuned.model_index=1"], "model"),
         (["--set", "tasks={}"], "tasks"),
+        (["--set", "tasks.apples=null"], "tasks.apples"),
+        (["--set", "tasks.apples={type: graded, prompts: null}"], "tasks.apples"),
         (["--set", "tasks.apples.validation_fraction=0.1"], "give `prompts`"),
         (["--set", "tasks.apples.sampling.stop=['']"], "stop"),
         (["--set", "tasks.apples.graders={mine: 1}", "--set", "graders.mine={type: python, path: no.py:x}"], "no.py"),

@@ -27,6 +27,8 @@ from data_cases import DataCase
         ("prompts.path=nothing.jsonl", "nothing.jsonl"),
         ("prompts={config: nothing.yaml}", "put it there"),
         ("prompts.limit=0", "prompts.limit"),
+        ("prompts=null", "prompts"),
+        ("prompts=rows.jsonl", "prompts"),
         ("model.config=nothing.yaml", "nothing.yaml"),
         ("model.weights=merged", "model.yaml"),
         ("model={url: 'http://example.org/v1', model: x, token_env: KEY}", "without TLS"),

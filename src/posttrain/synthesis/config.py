@@ -1,7 +1,7 @@
 """The config file of `toolkit-data run`."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
@@ -11,7 +11,7 @@ from posttrain.config.sections.generation import AnsweringConfig, why_alike
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import OneLine
 from posttrain.dataserver.config.names import Fault, GraderCheck, NamedGraders, refuse
-from posttrain.dataserver.config.prompts import DataserverPromptsConfig, FilePromptsConfig, RowSplit
+from posttrain.dataserver.config.prompts import DataserverPromptsConfig, FilePromptsConfig, RowSplit, form_of_prompts
 
 PROMPTS = "prompts"
 """Name of the section of prompts, and of the data set that a file of prompts becomes."""
@@ -34,11 +34,9 @@ class FileRows(_Limited, FilePromptsConfig):
     """Rows of a file, with graders of their own; the keys are those of a dataserver's data set."""
 
 
-def _form(value: Any) -> str:
-    return "rows" if "config" in (value if isinstance(value, dict) else type(value).model_fields) else "file"
-
-
-AnyPrompts = Annotated[Annotated[DataserverRows, Tag("rows")] | Annotated[FileRows, Tag("file")], Discriminator(_form)]
+AnyPrompts = Annotated[
+    Annotated[DataserverRows, Tag("rows")] | Annotated[FileRows, Tag("file")], Discriminator(form_of_prompts)
+]
 
 
 class SampleConfig(AnsweringConfig):

@@ -23,6 +23,12 @@ class DataserverPromptsConfig(StrictModel):
     """The held-out rows (in the order in which a run in training evaluates them), those that are trained, or all."""
 
 
+def form_of_prompts(value: object) -> str:
+    """Tag of a section in a union of the two forms: `rows` of a dataserver's config, or of a `file`."""
+    has_config = isinstance(value, dict) and "config" in value
+    return "rows" if has_config or isinstance(value, DataserverPromptsConfig) else "file"
+
+
 class FilePromptsConfig(ReadDataset):
     """Rows of a file, with graders of their own; the keys are those of a dataserver's data set."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from posttrain.config.sections.generation import AnsweringConfig
-from posttrain.dataserver.config.prompts import DataserverPromptsConfig, FilePromptsConfig
+from posttrain.dataserver.config.prompts import DataserverPromptsConfig, FilePromptsConfig, form_of_prompts
 from posttrain.evaluate.statistics.estimate import Clusters
 from posttrain.evaluate.statistics.pass_at_k import prompt_pass_at_k
 from posttrain.evaluate.statistics.scores import Scores, scores_of_answers
@@ -71,12 +71,9 @@ class GradedFileTask(_Graded, FilePromptsConfig):
         return _task(name, self, setting, prompts)
 
 
-def _form(value: Any) -> str:
-    return "rows" if "config" in (value if isinstance(value, dict) else type(value).model_fields) else "file"
-
-
 AnyGradedTask = Annotated[
-    Annotated[GradedDataserverTask, Tag("rows")] | Annotated[GradedFileTask, Tag("file")], Discriminator(_form)
+    Annotated[GradedDataserverTask, Tag("rows")] | Annotated[GradedFileTask, Tag("file")],
+    Discriminator(form_of_prompts),
 ]
 
 
