@@ -1,9 +1,12 @@
 """The toolkit's LoRA layer computes the same as PEFT's and leaves to PEFT what it does not support."""
 
+from typing import Any
+
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, inject_adapter_in_model
 from peft.tuners import lora
+from torch import nn
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from posttrain.models.adapters.lora import with_fused_layers
@@ -147,3 +150,21 @@ def test_gradient_checkpointing_gives_the_same_gradients(load):
     _, recomputed = logits_and_gradients(model)
     for name, gradient in gradients.items():
         torch.testing.assert_close(recomputed[name], gradient)
+
+
+def test_in_16_bits_a_part_below_half_a_unit_of_the_output_is_there_on_average():
+    torch.manual_seed(0)
+    container = nn.ModuleDict({"layer": nn.Linear(256, 256, bias=False, dtype=torch.bfloat16)})
+    config = with_fused_layers(LoraConfig(r=4, lora_alpha=4, target_modules=["layer"]), container)
+    inject_adapter_in_model(config, container, "default")
+    layer: Any = container["layer"]
+    down, up = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+    x = torch.randn(512, 256).bfloat16()
+    with torch.no_grad():
+        before = layer(x).float()
+        up.copy_(1e-4 * torch.randn(256, 4))
+        part = x.float() @ (up.float() @ down.float()).T
+        found = layer(x).float() - before
+    # A unit of most outputs, which are between 1/4 and 2, is 1/512 or more: far above a part of about 1e-4.
+    assert float(part.abs().mean()) < 2e-4
+    assert float((found * part).sum() / part.square().sum()) == pytest.approx(1, abs=0.2)

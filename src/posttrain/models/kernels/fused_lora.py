@@ -5,6 +5,9 @@ layer writes x·Aᵀ·Bᵀ, its scaled copy and the sum as three tensors of the 
 backward pass, and does the same for the input's gradient. Here the scale is applied at the low rank, and both sums are
 computed inside the matrix products. It is one autograd function, so only the input and the small x·Aᵀ are kept.
 
+In 16 bits the base's product is added to LoRA's, inside one product in float32, and not the other way round: LoRA's
+part is small at first, and added to an output that is rounded already, what is below half a unit of it would be lost.
+
 It is registered through the hook that PEFT documents for custom layers. Anything but the plain case (dropout, DoRA,
 several adapters at once, merged or disabled ones) goes through PEFT's own code.
 """
@@ -67,7 +70,9 @@ class _LinearWithLora(torch.autograd.Function):
         """`down` is A [rank, in], `up` is B [out, rank]; x and all weights have one dtype."""
         rows = x.reshape(-1, x.shape[-1])
         low = (rows @ down.T).mul_(scaling)
-        result = torch.nn.functional.linear(rows, weight, bias).addmm_(low, up.T)
+        result = (low @ up.T).addmm_(rows, weight.T)
+        if bias is not None:
+            result += bias
         ctx.save_for_backward(rows, low, weight, down, up)
         ctx.scaling = scaling
         return result.view(*x.shape[:-1], -1)
@@ -80,7 +85,7 @@ class _LinearWithLora(torch.autograd.Function):
         of_low = (gradient @ up).mul_(ctx.scaling)
         of_x = None
         if ctx.needs_input_grad[0]:
-            of_x = (gradient @ weight).addmm_(of_low, down).view(*gradients[0].shape[:-1], -1)
+            of_x = (of_low @ down).addmm_(gradient, weight).view(*gradients[0].shape[:-1], -1)
         of_down = of_low.T @ rows if ctx.needs_input_grad[3] else None
         of_up = gradient.T @ low if ctx.needs_input_grad[4] else None
         return of_x, None, None, of_down, of_up, None
