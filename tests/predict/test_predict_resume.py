@@ -26,8 +26,11 @@ def prompts(count: int) -> list[dict[str, str]]:
     return [{"prompt": " ".join(words.choices(["one", "two", "apples"], k=row % 7 + 1))} for row in range(count)]
 
 
-def stop_after(answers: int, stop: signal.Signals, task: Task, *arguments: str | Path) -> subprocess.Popen[str]:
+def stop_after(
+    answers: int, stop: signal.Signals, task: Task, *arguments: str | Path, partial: Path | None = None
+) -> subprocess.Popen[str]:
     """Start toolkit-predict in a process and send it the signal `stop` once `answers` answers are on disk."""
+    partial = partial or task.partial
     process = subprocess.Popen(
         [BIN / "toolkit-predict", task.config, *arguments, *BASE],
         stderr=subprocess.PIPE,
@@ -36,7 +39,7 @@ def stop_after(answers: int, stop: signal.Signals, task: Task, *arguments: str |
     )
     try:
         while process.poll() is None:
-            if task.partial.is_file() and task.partial.read_bytes().count(b"\n") > answers:
+            if partial.is_file() and partial.read_bytes().count(b"\n") > answers:
                 break
             time.sleep(0.002)
         assert process.poll() is None, "the run ended before it could be stopped"

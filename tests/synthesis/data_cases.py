@@ -1,12 +1,16 @@
 """A folder with prompts, a model's config, and a config that samples answers to the prompts and keeps some."""
 
 import json
+import signal
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from forked_command import ForkedCommand
 
 QUESTIONS = [{"prompt": f"Say {number} apples. " * (number % 3 + 1), "answer": "a"} for number in range(12)]
 # A random model matches these now and then, and writes the stop texts often.
@@ -74,6 +78,21 @@ def write_data_case(folder: Path, model: Path) -> DataCase:
     }
     (folder / "data.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     return DataCase(folder)
+
+
+def killed_after(answers: int, file: str, case: DataCase, *options: str) -> None:
+    """Start `toolkit-data run` and SIGKILL it once more than `answers` answers are in `file` of the output."""
+    log = case.folder / "log"
+    process = ForkedCommand(["toolkit-data", "run", case.config, *options], log, log)
+    try:
+        while process.poll() is None and not any(
+            path.read_bytes().count(b"\n") > answers for path in case.output.rglob(file)
+        ):
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL
+    finally:
+        process.kill()
 
 
 def require_sums(ledger: dict[str, Any]) -> None:

@@ -1,18 +1,14 @@
 """`toolkit-data run`: what it asks, keeps, writes, asks again, and refuses."""
 
 import json
-import signal
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from data_cases import KEEP, DataCase, require_sums, write_jsonl_file
+from data_cases import KEEP, DataCase, killed_after, require_sums, write_jsonl_file
 from words_server import WordsServer
-
-from forked_command import ForkedCommand
 
 
 def sample_ids(rows: list[dict]) -> Counter[str]:
@@ -87,16 +83,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(case: DataCase, data:
     assert "loading" in data("run", case.config, *limited).stderr
     whole = case.files()
     case.output.rename(tmp_path / "whole")
-    process = ForkedCommand(["toolkit-data", "run", case.config, *limited], tmp_path / "log", tmp_path / "log")
-    try:
-        while process.poll() is None and not any(
-            partial.read_bytes().count(b"\n") > 6 for partial in case.output.rglob("*.partial")
-        ):
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait(60) == -signal.SIGKILL
-    finally:
-        process.kill()
+    killed_after(6, "*.partial", case, *limited)
     assert not list(case.output.glob("*.jsonl"))
     (partial,) = case.output.rglob("*.partial")
     kept = [json.loads(line) for line in partial.read_bytes().splitlines()[1:7]]

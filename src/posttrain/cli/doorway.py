@@ -53,6 +53,10 @@ Output = Annotated[
 Resume = Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint, exactly.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, start nothing.")]
+Part = Annotated[
+    str | None, typer.Option("--shard", metavar="K/N", help="Answer only the K-th of N shares, one for each machine.")
+]
+Join = Annotated[bool, typer.Option("--join", help="Join what all shards have answered, and answer nothing.")]
 EnvFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Read environment variables, such as tokens, from this .env file.")
 ]

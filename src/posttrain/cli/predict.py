@@ -28,6 +28,8 @@ def predict(
     model_index: doorway.ModelIndex = None,
     overwrite: doorway.Overwrite = False,
     dry_run: doorway.DryRun = False,
+    shard: doorway.Part = None,
+    join: doorway.Join = False,
 ) -> None:
     """Answer every prompt of INPUT. A killed run goes on where it was when it is started again."""
     overrides = doorway.overrides(set_, run__output_dir=output_dir)
@@ -36,11 +38,13 @@ def predict(
         require_extra("train", "toolkit-predict")
     which = {"checkpoint": checkpoint, "run_name": run_name, "model_index": model_index}
     chosen = choose_weights(config, weights, **which, overrides=overrides)
+    from posttrain.inference.answering.shards import Shard
     from posttrain.predict.plan import PredictJob, show_plan
 
-    job = PredictJob(chosen, given.generation, input_, output, given.on_bad_record, overwrite)
+    part = Shard.chosen(shard, join=join)
+    job = PredictJob(chosen, given.generation, input_, output, given.on_bad_record, overwrite, part, join)
     if dry_run:
         return show_plan(job)
-    from posttrain.predict.generate import predict as answer
+    from posttrain.predict import generate
 
-    answer(job)
+    generate.join(job) if join else generate.predict(job)

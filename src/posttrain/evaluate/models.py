@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,10 +15,12 @@ from posttrain.conversation.masks import TokenRow
 from posttrain.data.preparation import tokenizer_digest
 from posttrain.inference.answering.answer import Answerer, Asked, EngineAnswers
 from posttrain.inference.answering.endpoint import EndpointAnswers, conversation_fields, new_link, request_fields
+from posttrain.inference.answering.joining import join
 from posttrain.inference.answering.partial import PartialOutput
 from posttrain.inference.answering.rows import Room, Row, encode_prompts, first_faults
-from posttrain.inference.devices import EngineProcesses
-from posttrain.inference.engine import Engine, Sampling
+from posttrain.inference.answering.shards import Shard, shards_beside
+from posttrain.inference.devices import EngineProcesses, computed_in
+from posttrain.inference.engine import Engine, Sampling, plan_groups
 from posttrain.inference.load import ModelText, load_text
 from posttrain.inference.process.specs import AnsweringSpec
 from posttrain.inference.weights import ChosenWeights, weights_of
@@ -30,12 +33,13 @@ _CHAT = {
 
 @dataclass(frozen=True)
 class Questions:
-    """Rows to ask, and how."""
+    """Rows to ask, and how; `shard` is the part of them that is asked, None for all."""
 
     rows: Sequence[Row]
     n: int
     sampling: AnsweringConfig
     skip_unusable: bool = False
+    shard: Shard | None = None
 
 
 class Asking:
@@ -55,7 +59,7 @@ class Asking:
         return self.path.is_file()
 
     def run(self) -> Path:
-        """Get the answers that are missing; the file with all of them.
+        """Get the answers that are missing; the file with all of them, which is not there yet if this is a shard.
 
         Raises:
             RunError: the disk is full.
@@ -64,8 +68,22 @@ class Asking:
         if self.is_done:  # a run may have been killed before it had tidied up
             self._asked.partial.remove(self._asked.outputs.values())
         else:
-            self._asked.answer(self._answerer())
+            self._asked.answer(None if self._asked.is_complete else self._answerer())
             console.print(self._asked.endings())
+        return self.path
+
+    def join(self) -> Path:
+        """Join the answers of all shards; the file with all of them.
+
+        Raises:
+            ConfigError: a shard is missing, unfinished or of another job.
+            RunError: the disk is full.
+        """
+        if self.is_done:
+            for shard in shards_beside(self.path):
+                shard.file_of(self.path).unlink()
+        else:
+            join(self._asked)
         return self.path
 
 
@@ -148,7 +166,12 @@ class LocalModel:
             return EngineAnswers(self.engine, self.text.tokenizer, requests, Sampling.of(sampling))
 
         lengths = [len(request.prompt_ids) for request in requests]
-        asked = _asked(file, prompts.rows, n, identity, folder)
+        groups = plan_groups(lengths, n, sampling.batch_size)
+        kept, computed = _kept(folder, file, identity), partial(computed_in, self.weights.model, sampling.devices)
+        asked = Asked(prompts.rows, n, {file: kept.output}, kept, identity, groups, computed)
+        if questions.shard is not None:
+            asked = asked.of(questions.shard)
+            requests = [requests[place] for place in questions.shard.places(groups)]
         return Asking(asked, answerer, max(lengths) + sampling.max_new_tokens, sum(lengths))
 
     @property
@@ -199,11 +222,15 @@ class EndpointModel:
             "n": n,
             "requests": described_hash({"fields": fields}),
         }
+        kept, each_alone = _kept(folder, file, identity), [[place] for place in range(len(rows))]
+        asked = Asked(rows, n, {file: kept.output}, kept, identity, each_alone)
+        if questions.shard is not None:
+            asked = asked.of(questions.shard)
 
         def answerer() -> Answerer:
-            return EndpointAnswers(self.server, rows, n, sampling)
+            return EndpointAnswers(self.server, asked.rows, n, sampling)
 
-        return Asking(_asked(file, rows, n, identity, folder), answerer, 0)
+        return Asking(asked, answerer, 0)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -228,6 +255,6 @@ def _described(sampling: AnsweringConfig) -> dict[str, Any]:
     return sampling.model_dump(mode="json", exclude={"devices", "engine", "batch_size"})
 
 
-def _asked(file: str, rows: Sequence[Row], n: int, identity: dict[str, Any], folder: Path) -> Asked:
-    path = folder / f"{file}-{described_hash(identity)[:16]}.jsonl"
-    return Asked(rows, n, {file: path}, PartialOutput(path), identity)
+def _kept(folder: Path, file: str, identity: dict[str, Any]) -> PartialOutput:
+    """The answers that are kept under a name which depends on `identity`."""
+    return PartialOutput(folder / f"{file}-{described_hash(identity)[:16]}.jsonl")

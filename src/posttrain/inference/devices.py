@@ -15,6 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar
 
+from posttrain.config.sections.model import ModelConfig
 from posttrain.conversation.masks import TokenRow
 from posttrain.errors import ConfigError
 from posttrain.inference.engine import (
@@ -130,6 +131,16 @@ def open_answering(spec: AnsweringSpec, devices: Sequence[str] = ()) -> Abstract
         ServerError: a process died three times in a row.
     """
     return _on_devices(spec, devices) if devices else spec.open()
+
+
+def computed_in(model: ModelConfig, devices: Sequence[str] = ()) -> str:
+    """The kind of device that `open_answering` would compute on here, and the dtype, such as `bfloat16 on cuda`."""
+    import torch  # slow import
+
+    from posttrain.models.backend import compute_dtype, training_device
+
+    device = torch.device(devices[0]) if devices else training_device()
+    return f"{compute_dtype(model.dtype, device)} on {device.type}".removeprefix("torch.")
 
 
 @contextmanager

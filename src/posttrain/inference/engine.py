@@ -4,6 +4,7 @@ Prompts are token ids, never text, so a model gets exactly the ids that it was t
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
@@ -259,6 +260,19 @@ def plan_batches(requests: Sequence[GenerationRequest], batch_size: int) -> list
     keys = [(position, sample) for position, request in enumerate(requests) for sample in range(request.n)]
     keys.sort(key=lambda key: (-len(requests[key[0]].prompt_ids), key))
     return [tuple(keys[start : start + batch_size]) for start in range(0, len(keys), batch_size)]
+
+
+def plan_groups(lengths: Sequence[int], n: int, batch_size: int) -> list[list[int]]:
+    """The smallest groups of requests with `n` completions each, of which `plan_batches` never puts two into one batch.
+
+    If only some of the groups are asked, the batches of these stay as they are.
+
+    Args:
+        lengths: tokens of each prompt.
+    """
+    places = sorted(range(len(lengths)), key=lambda place: (-lengths[place], place))
+    size = batch_size // math.gcd(n, batch_size)  # so that size x n is a multiple of batch_size
+    return [places[start : start + size] for start in range(0, len(places), size)]
 
 
 def decode(tokenizer: Any, ids: Sequence[int]) -> str:

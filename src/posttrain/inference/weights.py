@@ -35,6 +35,15 @@ class ChosenWeights:
             self.model if self.adapter is None else self.model.model_copy(update={"adapter": self.adapter})
         )
 
+    def digest_here(self) -> str:
+        """As `digest`; ConfigError for a hub's model that is not here yet."""
+        if (digest := self.digest()) is None:
+            raise ConfigError(
+                f"{self.model.name} is not on this machine yet, so it cannot be told whether all shards have the same "
+                "weights; download it first, e.g. with hf download"
+            )
+        return digest
+
     def fingerprint(self) -> dict[str, Any]:
         """Size and modification time of each local weight file: cheap, and changed by every training or merge."""
         location = locate_model(self.model.name)

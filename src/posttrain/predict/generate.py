@@ -6,6 +6,7 @@ from pathlib import Path
 from posttrain.base.console import console
 from posttrain.base.locks import own_output
 from posttrain.inference.answering.answer import EngineAnswers
+from posttrain.inference.answering.joining import join as join_shards
 from posttrain.inference.devices import open_answering
 from posttrain.inference.engine import Engine, Sampling
 from posttrain.inference.process.specs import AnsweringSpec
@@ -14,7 +15,7 @@ from posttrain.predict.plan import PredictJob, Work, prepare, print_plan
 
 
 def predict(job: PredictJob) -> list[Path]:
-    """Answer everything and return the files written, in order.
+    """Answer everything, or one shard of it, and return the files written, in order: none by a shard.
 
     Raises:
         ConfigError: an output or a partial file is in the way, or another process is writing to the same output.
@@ -23,13 +24,41 @@ def predict(job: PredictJob) -> list[Path]:
         RunError: the disk is full.
     """
     match_files(job.input, job.output)  # refuse an impossible output before creating anything there
+    with own_output(job.written):
+        work = prepare(job)
+        print_plan(job, work)
+        if work.asked.is_complete:
+            work.asked.answer(None)
+        else:
+            sampling = Sampling.of(job.generation, logprobs=job.generation.logprobs)
+            with _engine(job, work) as engine:
+                work.asked.answer(EngineAnswers(engine, work.text.tokenizer, work.requests, sampling))
+    console.print(work.asked.endings())
+    if job.shard is not None:
+        console.print(
+            f"shard {job.shard} is answered; once all are, --join in the place of --shard writes {job.output}"
+        )
+        return []
+    return _written(work)
+
+
+def join(job: PredictJob) -> list[Path]:
+    """Join the answers of all shards and return the files written, in order.
+
+    Raises:
+        ConfigError: an output is in the way, or a shard is missing, unfinished or of another job.
+        DataError, ModelError: as `predict`.
+        RunError: the disk is full.
+    """
+    match_files(job.input, job.output)
     with own_output(job.output):
         work = prepare(job)
         print_plan(job, work)
-        sampling = Sampling.of(job.generation, logprobs=job.generation.logprobs)
-        with _engine(job, work) as engine:
-            work.asked.answer(EngineAnswers(engine, work.text.tokenizer, work.requests, sampling))
-    console.print(work.asked.endings())
+        join_shards(work.asked)
+    return _written(work)
+
+
+def _written(work: Work) -> list[Path]:
     outputs = list(work.asked.outputs.values())
     for path in outputs:
         console.print(f"wrote {path}")
@@ -38,6 +67,6 @@ def predict(job: PredictJob) -> list[Path]:
 
 def _engine(job: PredictJob, work: Work) -> AbstractContextManager[Engine]:
     weights, generation = job.weights, job.generation
-    longest = max(len(request.prompt_ids) for request in work.requests) + generation.max_new_tokens
+    longest = max(work.lengths) + generation.max_new_tokens
     chosen = weights.model, weights.adapter, weights.chat
     return open_answering(AnsweringSpec(generation.engine, *chosen, generation.batch_size, longest), generation.devices)

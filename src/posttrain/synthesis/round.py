@@ -22,6 +22,7 @@ from posttrain.errors import ConfigError, RunError
 from posttrain.evaluate.grading import graded
 from posttrain.evaluate.models import Asking, LocalModel, Questions, open_model
 from posttrain.evaluate.prompts import GradedPrompts
+from posttrain.inference.answering.shards import Shard
 from posttrain.inference.devices import EngineProcesses
 from posttrain.runs.manifest import differences
 from posttrain.synthesis.config import PROMPTS, DataConfig, control_name
@@ -34,8 +35,11 @@ _KEPT = "kept"
 _SHOWN_DIFFERENCES = 10
 
 
-def run(config: DataConfig, *, overwrite: bool = False) -> Ledger:
+def run(config: DataConfig, *, overwrite: bool = False, join: bool = False) -> Ledger:
     """Sample, grade and keep; the ledger is printed and written, too.
+
+    Args:
+        join: take the answers that all shards have sampled.
 
     Raises:
         ConfigError, DataError, ModelError: the input is wrong; nothing was asked.
@@ -44,27 +48,49 @@ def run(config: DataConfig, *, overwrite: bool = False) -> Ledger:
     """
     with own_output(config.output):
         prompts, ledger = read_clean_prompts(config)
-        sampling = AnsweringConfig(**config.sample.model_dump(exclude={"n"}))
-        with closing(EngineProcesses(sampling.devices)) as processes:
-            model = open_model("the model", config.model, sampling, processes)
-            questions = Questions(prompts.rows, config.sample.n, sampling, config.on_bad_record == "skip")
-            asking = model.asking(PROMPTS, questions, config.output / _KEPT / "answers")
-            outputs = Outputs(config, _described(config, prompts, asking))
-            outputs.require_free(overwrite=overwrite)
-            if isinstance(model, LocalModel):
-                model.longest = asking.longest
-            with _timed(ledger, "answering"):
-                path = asking.run()
+        with _asking(config, prompts, overwrite=overwrite, by_shards=join) as asking, _timed(ledger, "answering"):
+            path = asking.join() if join else asking.run()
         with _timed(ledger, "grading"):
             grades = graded(prompts, path, config.output / _KEPT / "grades")
         remove_left_behind(grades.path)
         answers = _count(list(grades), asking, config.sample.n, ledger)
-        outputs.write(prompts, answers, ledger)
+        Outputs(config, _described(config, prompts, asking)).write(prompts, answers, ledger)
     ledger.show()
     console.print(f"wrote {', '.join(each.path for each in config.keep)} and ledger.json in {config.output}")
     if empty := [path for path, each in ledger.files.items() if not each.rows["kept"]]:
         raise RunError(f"no row was kept for {', '.join(empty)}; the ledger says why")
     return ledger
+
+
+def run_shard(config: DataConfig, shard: Shard, *, overwrite: bool = False) -> None:
+    """Sample the answers of one shard of the prompts, which `run` grades when all shards are there; raises as `run`."""
+    with own_output(shard.file_of(config.output / _KEPT / "answers" / PROMPTS)):
+        prompts, _ = read_clean_prompts(config)
+        with _asking(config, prompts, shard, overwrite=overwrite, by_shards=True) as asking:
+            asking.run()
+    console.print(f"shard {shard} is answered; when all are, --join in the place of --shard grades and keeps them")
+
+
+@contextmanager
+def _asking(
+    config: DataConfig, prompts: GradedPrompts, shard: Shard | None = None, *, overwrite: bool, by_shards: bool
+) -> Iterator[Asking]:
+    """The prompts, ready to be asked while the block lasts.
+
+    Raises:
+        ConfigError: what would be kept is in the way, or by shards, the weights are not on this machine.
+    """
+    sampling = AnsweringConfig(**config.sample.model_dump(exclude={"n"}))
+    with closing(EngineProcesses(sampling.devices)) as processes:
+        model = open_model("the model", config.model, sampling, processes)
+        if by_shards and isinstance(model, LocalModel):
+            model.weights.digest_here()
+        questions = Questions(prompts.rows, config.sample.n, sampling, config.on_bad_record == "skip", shard)
+        asking = model.asking(PROMPTS, questions, config.output / _KEPT / "answers")
+        Outputs(config, _described(config, prompts, asking)).require_free(overwrite=overwrite)
+        if isinstance(model, LocalModel):
+            model.longest = asking.longest
+        yield asking
 
 
 def _described(config: DataConfig, prompts: GradedPrompts, asking: Asking) -> dict[str, Any]:

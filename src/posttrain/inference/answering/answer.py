@@ -1,10 +1,10 @@
 """Answer rows resumably: each answer is on disk before the next one is taken."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,8 +12,9 @@ from posttrain.base.console import Counting, console
 from posttrain.base.files import why_unwritten
 from posttrain.base.text import counted
 from posttrain.errors import RunError
-from posttrain.inference.answering.partial import Answer, AnswerKey, PartialOutput, answer_line
+from posttrain.inference.answering.partial import Answer, AnswerKey, PartialOutput, answer_line, write_in_order
 from posttrain.inference.answering.rows import Row
+from posttrain.inference.answering.shards import Shard
 from posttrain.inference.engine import Completion, Engine, GenerationRequest, Key, Sampling, completion_text
 
 
@@ -54,6 +55,9 @@ class Asked:
         outputs: by the name of the rows' file.
         partial: the answers that exist already.
         identity: identifies the job; existing answers belong to it only if theirs is equal.
+        groups: places of rows that one shard answers, as of `plan_groups`.
+        computed: tells how this machine computes; shards of machines that differ in this are not joined.
+        shard: which part of the rows these are; its answers stay in `partial` until all shards are joined.
     """
 
     rows: Sequence[Row]
@@ -61,6 +65,24 @@ class Asked:
     outputs: dict[str, Path]
     partial: PartialOutput
     identity: dict[str, Any]
+    groups: Sequence[Sequence[int]]
+    computed: Callable[[], str] = str
+    shard: Shard | None = None
+
+    def of(self, shard: Shard) -> "Asked":
+        """The rows of a shard, and its answers that are on disk."""
+        return replace(
+            self,
+            rows=[self.rows[place] for place in shard.places(self.groups)],
+            partial=PartialOutput(self.partial.output, shard),
+            identity={"shard": str(shard), "computed": self.computed(), **self.identity},
+            shard=shard,
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all answers are on disk."""
+        return self.partial.job == self.identity and all(key in self.partial for key in self.keys().values())
 
     def keys(self) -> dict[Key, AnswerKey]:
         """The key on disk of each wanted answer, by (index of its row, sample)."""
@@ -70,8 +92,11 @@ class Asked:
             for sample in range(self.n)
         }
 
-    def answer(self, answerer: Answerer) -> None:
+    def answer(self, answerer: Answerer | None) -> None:
         """Get the missing answers and write the outputs; what is kept after an interruption is printed.
+
+        Args:
+            answerer: None if no answer is missing.
 
         Raises:
             RunError: the disk is full.
@@ -83,14 +108,15 @@ class Asked:
             done = {key for key, on_disk in keys.items() if on_disk in self.partial}
             with Counting("answering", "answers", len(keys)) as progress:
                 progress.advance(len(done))
-                for (place, sample), answer in answerer.answers(done):
+                for (place, sample), answer in answerer.answers(done) if answerer is not None else ():
                     self.partial.add(answer_line(self.rows[place], sample, answer))
                     tokens += answer.tokens or 0
                     progress.advance()
             if tokens:
                 seconds = time.monotonic() - started
                 console.print(f"{tokens:,} tokens in {seconds:.1f} s ({tokens / seconds:,.0f} tokens/s)")
-            self.partial.finish(self.outputs)
+            if self.shard is None:
+                write_in_order([self.partial], self.outputs)
 
     def endings(self) -> str:
         """How the answers ended, as one line."""
@@ -102,7 +128,7 @@ class Asked:
         }
         counts = self.partial.counts
         endings = ", ".join(f"{counts[key]} {words}" for key, words in told.items() if counts[key])
-        return f"{counted(len(self.partial), 'answer')}: {endings}"
+        return f"{counted(len(self.partial), 'answer')}{': ' * bool(endings)}{endings}"
 
     @contextmanager
     def _saying_what_is_kept(self) -> Iterator[None]:

@@ -1,14 +1,14 @@
 """Write answers as lines of output, appended as they come, so that a killed run loses none.
 
-The first line of `<output>.partial` says what is being answered, by which weights and how; each further line is one
-answer. A torn or damaged line is ignored, and its answer is generated again. At the end the answers are sorted, and
-each output appears under its own name in one step.
+The first line of `<output>.partial`, or of a shard's file, says what is being answered, by which weights and how; each
+further line is one answer. A torn or damaged line is ignored, and its answer is generated again. At the end the answers
+are sorted, and each output appears under its own name in one step.
 """
 
 import io
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from posttrain.conversation.messages import Conversation
 from posttrain.conversation.templates import template_messages
 from posttrain.errors import ConfigError, DataError
 from posttrain.inference.answering.rows import Row
+from posttrain.inference.answering.shards import Shard
 from posttrain.runs.manifest import differences
 
 AnswerKey = tuple[str, int, int]
@@ -81,13 +82,16 @@ class PartialOutput:
     """The answers so far. Reading them changes nothing on disk; `begin` does.
 
     Attributes:
+        output: the file or folder that is written in the end.
         job: the job that the answers on disk belong to; None if there is no partial file.
         counts: number of answers by stop reason; in addition, `empty` counts the answers without text.
     """
 
-    def __init__(self, output: Path) -> None:
-        absolute = Path(os.path.abspath(output))
-        self.path = absolute.with_name(f"{absolute.name}.partial")
+    def __init__(self, output: Path, shard: Shard | None = None) -> None:
+        """`shard`: whose answers these are; None for those of all rows."""
+        self.output = Path(os.path.abspath(output))
+        whole = self.output.with_name(f"{self.output.name}.partial")
+        self.path = whole if shard is None else shard.file_of(self.output)
         self.job: dict[str, Any] | None = None
         self.counts: Counter[str] = Counter()
         self._places: dict[AnswerKey, tuple[int, int]] = {}
@@ -101,6 +105,9 @@ class PartialOutput:
     def __len__(self) -> int:
         return len(self._places)
 
+    def __iter__(self) -> Iterator[AnswerKey]:
+        return iter(self._places)
+
     def require_free(
         self, job: Mapping[str, Any], outputs: Collection[Path], wanted: Collection[AnswerKey], *, overwrite: bool
     ) -> None:
@@ -112,10 +119,7 @@ class PartialOutput:
         same = self.job == job
         # A run killed while writing its outputs has all answers, and wrote the existing outputs itself.
         was_finishing = same and all(key in self._places for key in wanted)
-        taken = [path for path in outputs if path.exists()]
-        if taken and not (overwrite or was_finishing):
-            more = f" (and {len(taken) - 1} more)" if len(taken) > 1 else ""
-            raise ConfigError(f"{taken[0]}{more} already exists; choose another name, or replace it with --overwrite")
+        require_new(outputs, overwrite=overwrite or was_finishing)
         if self._places and not (overwrite or same):
             changed = differences(self.job or {}, dict(job))
             shown = "".join(f"\n  {line}" for line in changed[:_SHOWN_DIFFERENCES])
@@ -146,21 +150,13 @@ class PartialOutput:
         self._file.flush()
         self._note(answer, self._file.tell() - len(line), len(line))
 
-    def finish(self, outputs: Mapping[str, Path]) -> None:
-        """Write the answers to each input file, in order, to its output; delete the partial file."""
-        assert self._file is not None
-        keys: dict[str, list[AnswerKey]] = {name: [] for name in outputs}
-        for key in sorted(self._places):
-            keys[key[0]].append(key)
-        for name, path in outputs.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_writer(path) as file:
-                for key in keys[name]:
-                    start, length = self._places[key]
-                    self._file.seek(start)
-                    file.write(self._file.read(length))
-        self.close()
-        self.remove(outputs.values())
+    def line(self, key: AnswerKey) -> bytes:
+        """The line of an answer."""
+        if self._file is None:
+            self._file = self.path.open("rb")
+        start, length = self._places[key]
+        self._file.seek(start)
+        return self._file.read(length)
 
     def remove(self, outputs: Collection[Path]) -> None:
         """Delete the partial file, and what killed runs left of it and of the outputs, which are there."""
@@ -193,6 +189,30 @@ class PartialOutput:
             self._places[key] = (start, length)
             self.counts[answer["stop_reason"]] += 1
             self.counts["empty"] += not answer["messages"][-1]["content"].strip()
+
+
+def require_new(outputs: Collection[Path], *, overwrite: bool) -> None:
+    """Refuse to replace existing outputs, unless `overwrite` allows it; ConfigError."""
+    taken = [path for path in outputs if path.exists()]
+    if taken and not overwrite:
+        more = f" (and {len(taken) - 1} more)" if len(taken) > 1 else ""
+        raise ConfigError(f"{taken[0]}{more} already exists; choose another name, or replace it with --overwrite")
+
+
+def write_in_order(parts: Sequence[PartialOutput], outputs: Mapping[str, Path]) -> None:
+    """Write the answers of all parts to each input file, in its order, to its output; delete the partial files."""
+    holders: dict[str, list[tuple[AnswerKey, PartialOutput]]] = {name: [] for name in outputs}
+    for part in parts:
+        for key in part:
+            holders[key[0]].append((key, part))
+    for name, path in outputs.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_writer(path) as file:
+            for key, part in sorted(holders[name], key=lambda each: each[0]):
+                file.write(part.line(key))
+    for part in parts:
+        part.close()
+        part.remove(outputs.values())
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:

@@ -1,0 +1,76 @@
+"""Join the answers of all shards into the output, in the order of the input: each answer once, and all of one job."""
+
+from collections.abc import Sequence
+
+from posttrain.base.console import console
+from posttrain.base.files import why_unwritten
+from posttrain.base.text import counted
+from posttrain.errors import ConfigError, RunError
+from posttrain.inference.answering.answer import Asked
+from posttrain.inference.answering.partial import write_in_order
+from posttrain.inference.answering.shards import Shard, shards_beside
+from posttrain.runs.manifest import differences
+
+_SHOWN_DIFFERENCES = 3
+
+
+def join(asked: Asked) -> None:
+    """Check the shards of `asked`, write its outputs and delete the shards' files.
+
+    Raises:
+        ConfigError: a shard is missing, has not all of its answers, or is of another job; nothing is written.
+        RunError: the disk is full; nothing is lost.
+    """
+    shards = joinable(asked)
+    try:
+        write_in_order([each.partial for each in shards], asked.outputs)
+    except OSError as error:
+        reason = why_unwritten(error)
+        if reason is None:
+            raise
+        raise RunError(f"{reason}; free some space, and join the shards again: nothing is lost") from error
+    finally:
+        for each in shards:
+            each.partial.close()
+    count = sum(len(each.partial) for each in shards)
+    console.print(f"joined {counted(count, 'answer')} of {counted(len(shards), 'shard')}")
+
+
+def joinable(asked: Asked) -> list[Asked]:
+    """All shards of `asked`; ConfigError, with all that is wrong, if they cannot be joined."""
+    output = asked.partial.output
+    found = shards_beside(output)
+    if not found:
+        first = Shard(1, 2).file_of(output).name
+        raise ConfigError(f"there are no shards to join, such as {first}, in {output.parent}; answer them with --shard")
+    counts = sorted({shard.count for shard in found})
+    if len(counts) > 1:
+        raise ConfigError(
+            f"in {output.parent} are shards of {output.name} that are some of {counts[0]} and some of {counts[1]}; "
+            "move those away that are not to be joined"
+        )
+    shards = [asked.of(Shard(number, counts[0])) for number in range(1, counts[0] + 1)]
+    faults = [f"{each.partial.path.name} {fault}" for each in shards if (fault := _fault(each))]
+    if faults:
+        advice = "answer them with --shard, or copy their files here"
+        raise ConfigError("\n  ".join([f"the shards of {output} cannot be joined:", *faults, advice]))
+    return shards
+
+
+def _fault(asked: Asked) -> str | None:
+    """Why a shard cannot be joined; None if it can."""
+    partial = asked.partial
+    if partial.job is None:
+        return "is not there"
+    if partial.job != asked.identity:
+        return f"is of another job: {_told(differences(partial.job, asked.identity))}"
+    wanted = set(asked.keys().values())
+    there = sum(key in wanted for key in partial)
+    if there < len(wanted):
+        return f"has {there:,} of {len(wanted):,} answers"
+    return f"has {len(partial) - there:,} answers that are not its own" if len(partial) > there else None
+
+
+def _told(changed: Sequence[str]) -> str:
+    more = len(changed) - _SHOWN_DIFFERENCES
+    return "; ".join([*changed[:_SHOWN_DIFFERENCES], *([f"and {more} more"] if more > 0 else [])])
