@@ -169,3 +169,10 @@ def test_the_limit_of_tokens_ends_the_asking_and_keeps_what_was_paid_for(
 def test_a_server_that_is_not_there_is_named(served: Case, run: Callable):
     change_model(served, url="http://127.0.0.1:9/v1", retries=0)
     assert "127.0.0.1:9" in run(served.config, expect=1).stderr
+
+
+def test_what_one_server_cannot_answer_another_one_does(served: Case, server: ChatServer, run: Callable):
+    change_model(served, url=["http://127.0.0.1:9/v1", server.url])
+    run(served.config)
+    assert len(server.requests) == 12
+    assert estimate(served)["prompts"] == 12

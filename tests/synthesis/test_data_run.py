@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from data_cases import KEEP, DataCase, killed_after, require_sums, write_jsonl_file
-from words_server import WordsServer
+from words_server import WordsServer, words_server
 
 
 def sample_ids(rows: list[dict]) -> Counter[str]:
@@ -197,6 +197,20 @@ def test_a_server_answers_and_is_not_asked_twice(case: DataCase, served: WordsSe
     require_sums(ledger)
     assert ledger["tokens"] == {"asked": None, "answered": None}
     assert {row["completion"][0]["content"].count("a") > 0 for row in case.rows("good.jsonl")} == {True}
+
+
+def test_two_servers_share_the_prompts(case: DataCase, served: WordsServer, data: Callable):
+    data("run", case.config)
+    (answers,) = case.kept("answers").values()
+    with words_server() as (other, url):
+        first = yaml.safe_load(case.config.read_text())["model"]["url"]
+        case.change(model={"url": [first, url], "model": "words"}, output="shared")
+        assert f"model: words at {first}, {url}\n" in data("run", case.config, "--dry-run").stderr
+        data("run", case.config)
+    assert min(len(served.asked) - 48, len(other.asked)) > 0
+    assert len(served.asked) + len(other.asked) == 2 * 48
+    (shared,) = (case.folder / "shared" / "kept" / "answers").iterdir()
+    assert shared.read_bytes() == answers
 
 
 def test_a_dry_run_says_what_would_be_asked_and_writes_nothing(case: DataCase, data: Callable):

@@ -7,9 +7,11 @@ import typer
 
 from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
+from posttrain.config.load import load_config
 from posttrain.config.sections.answerers import Weights
 from posttrain.inference.config import load_inference_config
 from posttrain.inference.weights import choose_weights
+from posttrain.predict.config import ServedConfig, is_served, require_no_weights
 
 main = doorway.command_app()
 _WEIGHTS = "merged, adapter, or base (the model before training); auto takes merged where it is there and up to date."
@@ -33,16 +35,21 @@ def predict(
 ) -> None:
     """Answer every prompt of INPUT. A killed run goes on where it was when it is started again."""
     overrides = doorway.overrides(set_, run__output_dir=output_dir)
-    given = load_inference_config(config, overrides)
+    which = {"checkpoint": checkpoint, "run_name": run_name, "model_index": model_index}
+    if is_served(config):
+        given = load_config(config, ServedConfig, overrides)
+        require_no_weights({"weights": None if weights == "auto" else weights, **which})
+        model = given.model
+    else:
+        given = load_inference_config(config, overrides)
+        model = choose_weights(config, weights, **which, overrides=overrides)
     if not dry_run:
         require_extra("train", "toolkit-predict")
-    which = {"checkpoint": checkpoint, "run_name": run_name, "model_index": model_index}
-    chosen = choose_weights(config, weights, **which, overrides=overrides)
     from posttrain.inference.answering.shards import Shard
     from posttrain.predict.plan import PredictJob, show_plan
 
     part = Shard.chosen(shard, join=join)
-    job = PredictJob(chosen, given.generation, input_, output, given.on_bad_record, overwrite, part, join)
+    job = PredictJob(model, given.generation, input_, output, given.on_bad_record, overwrite, part, join)
     if dry_run:
         return show_plan(job)
     from posttrain.predict import generate

@@ -14,8 +14,8 @@ from posttrain.config.sections.generation import AnsweringConfig
 from posttrain.conversation.masks import TokenRow
 from posttrain.data.preparation import tokenizer_digest
 from posttrain.inference.answering.answer import Answerer, Asked, EngineAnswers
-from posttrain.inference.answering.endpoint import EndpointAnswers, conversation_fields, new_link, request_fields
-from posttrain.inference.answering.joining import join
+from posttrain.inference.answering.endpoint import EndpointAnswers, conversation_fields, new_links, request_fields
+from posttrain.inference.answering.joining import join, joinable
 from posttrain.inference.answering.partial import PartialOutput
 from posttrain.inference.answering.rows import Room, Row, encode_prompts, first_faults
 from posttrain.inference.answering.shards import Shard, shards_beside
@@ -83,7 +83,7 @@ class Asking:
             for shard in shards_beside(self.path):
                 shard.file_of(self.path).unlink()
         else:
-            join(self._asked)
+            join(joinable(self._asked))
         return self.path
 
 
@@ -202,15 +202,16 @@ class EndpointModel:
     def __init__(self, name: str, server: EndpointConfig) -> None:
         """Contact nothing yet; ConfigError if the server's key is not in the environment."""
         self.name, self.server = name, server
-        new_link(server)
+        new_links(server)
 
     def __str__(self) -> str:
-        return f"{self.server.model} at {self.server.url}"
+        return f"{self.server.model} at {self.server.place}"
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Address, name and further fields of the requests; what is behind the name is the server's affair."""
-        return {"url": self.server.url, "model": self.server.model, "request": self.server.request}
+        """Addresses, name and further fields of the requests; what is behind the name is the server's affair."""
+        url = self.server.url if isinstance(self.server.url, str) else list(self.server.url)
+        return {"url": url, "model": self.server.model, "request": self.server.request}
 
     def asking(self, file: str, questions: Questions, folder: Path) -> Asking:
         """The questions for this model; nothing is asked yet."""

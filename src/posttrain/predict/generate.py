@@ -1,15 +1,11 @@
 """`toolkit-predict`: answer every prompt of a file or a folder, in batches, resumably."""
 
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from posttrain.base.console import console
 from posttrain.base.locks import own_output
-from posttrain.inference.answering.answer import EngineAnswers
 from posttrain.inference.answering.joining import join as join_shards
-from posttrain.inference.devices import open_answering
-from posttrain.inference.engine import Engine, Sampling
-from posttrain.inference.process.specs import AnsweringSpec
+from posttrain.inference.answering.joining import joinable
 from posttrain.predict.inputs import match_files
 from posttrain.predict.plan import PredictJob, Work, prepare, print_plan
 
@@ -22,6 +18,7 @@ def predict(job: PredictJob) -> list[Path]:
         DataError: rows cannot be answered.
         ModelError: the model cannot be loaded.
         RunError: the disk is full.
+        ServerError: the servers fail.
     """
     match_files(job.input, job.output)  # refuse an impossible output before creating anything there
     with own_output(job.written):
@@ -30,9 +27,8 @@ def predict(job: PredictJob) -> list[Path]:
         if work.asked.is_complete:
             work.asked.answer(None)
         else:
-            sampling = Sampling.of(job.generation, logprobs=job.generation.logprobs)
-            with _engine(job, work) as engine:
-                work.asked.answer(EngineAnswers(engine, work.text.tokenizer, work.requests, sampling))
+            with work.answers() as answerer:
+                work.asked.answer(answerer)
     console.print(work.asked.endings())
     if job.shard is not None:
         console.print(
@@ -53,8 +49,9 @@ def join(job: PredictJob) -> list[Path]:
     match_files(job.input, job.output)
     with own_output(job.output):
         work = prepare(job)
+        shards = joinable(work.asked)
         print_plan(job, work)
-        join_shards(work.asked)
+        join_shards(shards)
     return _written(work)
 
 
@@ -63,10 +60,3 @@ def _written(work: Work) -> list[Path]:
     for path in outputs:
         console.print(f"wrote {path}")
     return outputs
-
-
-def _engine(job: PredictJob, work: Work) -> AbstractContextManager[Engine]:
-    weights, generation = job.weights, job.generation
-    longest = max(work.lengths) + generation.max_new_tokens
-    chosen = weights.model, weights.adapter, weights.chat
-    return open_answering(AnsweringSpec(generation.engine, *chosen, generation.batch_size, longest), generation.devices)

@@ -46,7 +46,7 @@ def show_plan(config: DataConfig) -> None:
     Raises:
         ConfigError, DataError, ModelError: something is wrong.
     """
-    from posttrain.inference.answering.endpoint import new_link
+    from posttrain.inference.answering.endpoint import new_links
     from posttrain.inference.weights import weights_of
 
     require_unowned(config.output)
@@ -54,8 +54,8 @@ def show_plan(config: DataConfig) -> None:
     if isinstance(config.model, TrainedModelConfig):
         console.print(f"model: {weights_of(config.model)}")
     else:
-        new_link(config.model)
-        console.print(f"model: {config.model.model} at {config.model.url}")
+        new_links(config.model)
+        console.print(f"model: {config.model.model} at {config.model.place}")
     console.print(
         f"{counted(ledger.prompts['read'], 'prompt')}: {ledger.prompts['contaminated']:,} contaminated, "
         f"{ledger.prompts['duplicate']:,} duplicate, {len(prompts.rows):,} to ask for "

@@ -41,8 +41,9 @@ class TrainedModelConfig(StrictModel):
 class EndpointConfig(StrictModel):
     """A model behind an OpenAI-compatible server."""
 
-    url: ServerUrl
-    """Address of the server with its version, such as `http://127.0.0.1:8000/v1`."""
+    url: ServerUrl | Annotated[tuple[ServerUrl, ...], Field(min_length=1)]
+    """Address of the server with its version, such as `http://127.0.0.1:8000/v1`, or a list of those of several servers
+    with the same model, which share the requests; one that fails is left out until it answers again."""
 
     model: OneLine = Field(min_length=1)
     """Name of the model there."""
@@ -54,10 +55,11 @@ class EndpointConfig(StrictModel):
     """How long the server may take for one answer."""
 
     retries: int = Field(default=5, ge=0, le=100)
-    """How often a request is repeated that got no usable answer, e.g. because the server is busy."""
+    """How often a request is repeated that got no usable answer, e.g. because the server is busy; with several servers
+    once more for each further one."""
 
     concurrency: int = Field(default=8, ge=1, le=1000)
-    """Requests in flight."""
+    """Requests in flight at each server."""
 
     token_limit: int | None = Field(default=None, ge=1)
     """Stop once the answers have cost this many tokens, prompts included, as the server counts them."""
@@ -68,10 +70,23 @@ class EndpointConfig(StrictModel):
     insecure_network: bool = False
     """Allow a key to be sent to another machine without TLS, where anyone on that network can read it."""
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The addresses of all servers."""
+        return (self.url,) if isinstance(self.url, str) else self.url
+
+    @property
+    def place(self) -> str:
+        """The servers, for messages."""
+        return ", ".join(self.urls)
+
     @model_validator(mode="after")
     def _key_is_safe(self) -> "EndpointConfig":
-        if self.token_env and self.url.startswith("http:") and not (is_loopback(self.url) or self.insecure_network):
+        plain = [url for url in self.urls if url.startswith("http:") and not is_loopback(url)]
+        if self.token_env and plain and not self.insecure_network:
             raise ValueError("the key would be sent without TLS: use https, or say insecure_network: true")
+        if len(set(self.urls)) < len(self.urls):
+            raise ValueError("url: names a server twice")
         if named := [key for key in self.request if is_secret((key,))]:
             raise ValueError(f"request: {named[0]} is a secret, which must not be in a config; use token_env")
         return self

@@ -1,4 +1,4 @@
-"""Answers from an OpenAI-compatible server.
+"""Answers from one or several OpenAI-compatible servers.
 
 Each answer is a request of its own; several are in flight, and those that fail are repeated.
 """
@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from typing import Any
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
@@ -21,6 +22,7 @@ from posttrain.conversation.templates import template_messages
 from posttrain.errors import ConfigError, RunError, ServerError
 from posttrain.inference.answering.partial import Answer
 from posttrain.inference.answering.rows import Row
+from posttrain.inference.answering.turns import Turns
 from posttrain.inference.engine import Key, StopReason, derive_seed
 from posttrain.inference.servers.link import Link
 
@@ -30,7 +32,7 @@ _EXTENSIONS = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 class EndpointAnswers:
-    """The answers of a server to rows, `n` to each; each has a seed of its own."""
+    """The answers of servers with the same model to rows, `n` to each; each has a seed of its own."""
 
     def __init__(self, server: EndpointConfig, rows: Sequence[Row], n: int, sampling: AnsweringConfig) -> None:
         self._server, self._rows, self._n, self._seed = server, rows, n, sampling.seed
@@ -41,16 +43,17 @@ class EndpointAnswers:
         """Yield the answers as they finish, in any order, without those in `done`.
 
         Raises:
-            ConfigError: the server rejects the key, or the key is not in the environment.
+            ConfigError: a server rejects the key, or the key is not in the environment.
             RunError: the answers have cost more than `token_limit` tokens.
-            ServerError: the server refuses a request, or gives no usable answer in several tries.
+            ServerError: a server refuses a request, or there is no usable answer in several tries.
         """
         wanted = [(row, n) for row in range(len(self._rows)) for n in range(self._n) if (row, n) not in done]
-        loop, link = LoopThread("connection to the server"), new_link(self._server)
-        threads = ThreadPoolExecutor(self._server.concurrency)
+        links = new_links(self._server)
+        loop, turns = LoopThread("connection to the server"), Turns(links, self._server.concurrency)
+        threads = ThreadPoolExecutor(self._server.concurrency * len(links))
 
         def ask(key: Key) -> tuple[Answer, int]:
-            return loop.run(self._answer(link, *key))
+            return loop.run(self._answer(turns, *key))
 
         try:
             asked = {threads.submit(ask, key): key for key in wanted}
@@ -60,7 +63,7 @@ class EndpointAnswers:
                 self._count(cost)
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
-            loop.close(link.close())
+            loop.close(turns.close())
 
     def _count(self, cost: int) -> None:
         self._spent += cost
@@ -70,35 +73,36 @@ class EndpointAnswers:
                 f"{self._server.token_limit}"
             )
 
-    async def _answer(self, link: Link, row: int, sample: int) -> tuple[Answer, int]:
+    async def _answer(self, turns: Turns, row: int, sample: int) -> tuple[Answer, int]:
         """The answer, and what it costs in tokens."""
         body = {
             **self._fields,
             **conversation_fields(self._rows[row].prompt),
             "seed": derive_seed(self._seed, self._rows[row].index, sample) % 2**31,
         }
+        most = self._server.retries + len(self._server.urls)
         attempts = AsyncRetrying(
             retry=retry_if_exception_type(PassingError),
-            stop=stop_after_attempt(self._server.retries + 1),
+            stop=stop_after_attempt(most),
             wait=pause,
             reraise=True,
         )
         try:
-            return await attempts(self._ask, link, body)
+            return await attempts(turns.taken, partial(self._ask, body))
         except PassingError as error:
-            raise ServerError(f"{error}; {counted(self._server.retries + 1, 'attempt')} failed") from None
+            raise ServerError(f"{error}; {counted(most, 'attempt')} failed") from None
 
-    async def _ask(self, link: Link, body: Mapping[str, Any]) -> tuple[Answer, int]:
+    async def _ask(self, body: Mapping[str, Any], link: Link) -> tuple[Answer, int]:
         reply = await link.post("/chat/completions", body, self._server.request_seconds)
         return read_answer(reply, link.place)
 
 
-def new_link(server: EndpointConfig) -> Link:
-    """A connection to the server; ConfigError if its key is not in the environment."""
+def new_links(server: EndpointConfig) -> list[Link]:
+    """A connection to each of the servers; ConfigError if their key is not in the environment."""
     key = None if server.token_env is None else os.environ.get(server.token_env, "")
     if key == "":
-        raise ConfigError(f"the environment variable {server.token_env} is not set; {server.url} requires a key")
-    return Link("model's", server.url, key, "token_env")
+        raise ConfigError(f"the environment variable {server.token_env} is not set; {server.place} requires a key")
+    return [Link("model's", url, key, "token_env") for url in server.urls]
 
 
 def request_fields(server: EndpointConfig, sampling: SamplingConfig) -> dict[str, Any]:

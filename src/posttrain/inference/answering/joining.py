@@ -14,16 +14,14 @@ from posttrain.runs.manifest import differences
 _SHOWN_DIFFERENCES = 3
 
 
-def join(asked: Asked) -> None:
-    """Check the shards of `asked`, write its outputs and delete the shards' files.
+def join(shards: Sequence[Asked]) -> None:
+    """Write the outputs of shards that are `joinable`, and delete the shards' files.
 
     Raises:
-        ConfigError: a shard is missing, has not all of its answers, or is of another job; nothing is written.
         RunError: the disk is full; nothing is lost.
     """
-    shards = joinable(asked)
     try:
-        write_in_order([each.partial for each in shards], asked.outputs)
+        write_in_order([each.partial for each in shards], shards[0].outputs)
     except OSError as error:
         reason = why_unwritten(error)
         if reason is None:
@@ -37,7 +35,11 @@ def join(asked: Asked) -> None:
 
 
 def joinable(asked: Asked) -> list[Asked]:
-    """All shards of `asked`; ConfigError, with all that is wrong, if they cannot be joined."""
+    """All shards of `asked`.
+
+    Raises:
+        ConfigError: shards are missing, unfinished or of another job; all that is wrong is told at once.
+    """
     output = asked.partial.output
     found = shards_beside(output)
     if not found:

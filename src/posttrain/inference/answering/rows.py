@@ -11,6 +11,8 @@ from posttrain.data.bad_records import SHOWN_FAULTS
 from posttrain.errors import DataError
 from posttrain.inference.engine import GenerationRequest, derive_seed
 
+_NO_PROMPT = "there is no prompt before the answer"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -78,16 +80,27 @@ def encode_prompts(
     prompts = Prompts([], [], [])
     encoded = iter(_encode([row for row in rows if row.prompt.messages], encoder))
     for row in rows:
-        ids = next(encoded) if row.prompt.messages else "there is no prompt before the answer"
+        ids = next(encoded) if row.prompt.messages else _NO_PROMPT
         fault = ids if isinstance(ids, str) else too_long(len(ids), room)
         if fault:
             prompts.faults.append(f"{row.place}: {fault}")
         elif not isinstance(ids, str):
             prompts.rows.append(row)
             prompts.ids.append(ids)
-    if prompts.faults and (on_bad_record == "error" or not prompts.rows):
-        raise DataError(_refusal(prompts))
+    _require_usable(prompts.faults, len(prompts.rows), on_bad_record)
     return prompts
+
+
+def rows_with_prompts(rows: Sequence[Row], on_bad_record: OnBadRecord) -> tuple[list[Row], list[str]]:
+    """The rows that have a prompt, which is sent as it is, and a line for each that has none.
+
+    Raises:
+        DataError: as `encode_prompts`.
+    """
+    usable = [row for row in rows if row.prompt.messages]
+    faults = [f"{row.place}: {_NO_PROMPT}" for row in rows if not row.prompt.messages]
+    _require_usable(faults, len(usable), on_bad_record)
+    return usable, faults
 
 
 def first_faults(faults: Sequence[str]) -> list[str]:
@@ -116,8 +129,9 @@ def too_long(length: int, room: Room) -> str | None:
     return None
 
 
-def _refusal(prompts: Prompts) -> str:
-    count = len(prompts.faults)
-    head = f"{count} rows cannot be answered:" if count > 1 else "a row cannot be answered:"
-    advice = "correct them, or skip them with on_bad_record: skip" if prompts.rows else "no rows are left"
-    return "\n".join([head, *(f"  {line}" for line in first_faults(prompts.faults)), advice])
+def _require_usable(faults: Sequence[str], usable: int, on_bad_record: OnBadRecord) -> None:
+    if not faults or (on_bad_record != "error" and usable):
+        return
+    head = f"{len(faults)} rows cannot be answered:" if len(faults) > 1 else "a row cannot be answered:"
+    advice = "correct them, or skip them with on_bad_record: skip" if usable else "no rows are left"
+    raise DataError("\n".join([head, *(f"  {line}" for line in first_faults(faults)), advice]))
