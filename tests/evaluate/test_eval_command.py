@@ -48,6 +48,14 @@ def test_results_are_those_of_the_answers_and_nothing_is_asked_again(case: Case,
     assert files(case.output) == before
 
 
+def test_two_devices_answer_and_score_what_one_does(case: Case, run: Callable):
+    run(case.config)
+    one = {kind: case.kept(kind) for kind in ("answers", "logprobs")}
+    case.output.rename(case.folder / "one")
+    assert "loading" in run(case.config, "--set", "sampling.devices=[cpu, cpu]").stderr
+    assert {kind: case.kept(kind) for kind in one} == one
+
+
 def test_other_graders_grade_the_kept_answers(case: Case, run: Callable):
     case.change(tasks={"apples": {"type": "graded", "path": "questions.jsonl", "gold": None, "graders": {"says_a": 1}}})
     run(case.config)

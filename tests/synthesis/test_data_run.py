@@ -199,6 +199,14 @@ def test_a_server_answers_and_is_not_asked_twice(case: DataCase, served: WordsSe
     assert {row["completion"][0]["content"].count("a") > 0 for row in case.rows("good.jsonl")} == {True}
 
 
+def test_two_devices_sample_what_one_does(answered: DataCase, data: Callable):
+    data("run", answered.config)
+    whole = answered.files()
+    answered.output.rename(answered.folder / "whole")
+    assert "loading" in data("run", answered.config, "--set", "sample.devices=[cpu, cpu]").stderr
+    assert answered.files() == whole
+
+
 def test_two_servers_share_the_prompts(case: DataCase, served: WordsServer, data: Callable):
     data("run", case.config)
     (answers,) = case.kept("answers").values()

@@ -30,7 +30,6 @@ class _Server:
         failures: in a row, those at the same time counted once.
         out_until: when it is asked again after failures, while others work.
         open: number of requests in flight.
-        turn: number of the last request that it got, over all servers.
     """
 
     link: Link
@@ -38,7 +37,6 @@ class _Server:
     failures: int = 0
     out_until: float = 0.0
     open: int = 0
-    turn: int = 0
 
     def may_work(self, now: float) -> bool:
         """Whether it has not failed since it last answered, or it is time to try one request."""
@@ -58,9 +56,8 @@ class Turns:
 
     def __init__(self, links: Sequence[Link], most: int) -> None:
         """`most`: requests in flight at each server."""
-        self._servers = [_Server(link) for link in links]
+        self._servers = [_Server(link) for link in links]  # the one that was chosen last comes last
         self._most = most
-        self._turn = 0
 
     async def taken(self, ask: Callable[[Link], Awaitable[T]]) -> T:
         """What `ask` returns for the server whose turn it is; PassingError if that fails, and another one may not."""
@@ -93,8 +90,7 @@ class Turns:
             if any(each.may_work(now) for each in self._servers):
                 free = [each for each in free if each.may_work(now)]
             if free:
-                chosen = min(free, key=lambda each: (each.open, each.turn))
-                self._turn += 1
-                chosen.turn = self._turn
+                chosen = min(free, key=lambda each: each.open)
+                self._servers.sort(key=lambda each: each is chosen)
                 return chosen
             await asyncio.sleep(_LOOK_SECONDS)
