@@ -38,9 +38,9 @@ class Prediction:
         files = [self.folder / name for name in ("task.yaml", "in", "out")]
         return ("toolkit-predict", *files, "--weights", "base")
 
-    def start(self, *, happenings: Sequence[Happening | After] = ()) -> Ended:
+    def start(self, *options: str, happenings: Sequence[Happening | After] = ()) -> Ended:
         """Run the command once."""
-        return self.commands.run(*self.command, watched=self.folder, happenings=happenings)
+        return self.commands.run(*self.command, *options, watched=self.folder, happenings=happenings)
 
     @property
     def left(self) -> dict[str, bytes | None]:

@@ -41,6 +41,23 @@ def test_a_prediction_that_is_killed_again_and_again_goes_on(
     assert prediction.left == undisturbed.left
 
 
+def test_shards_and_their_joining_go_on_wherever_they_are_killed(
+    undisturbed: Undisturbed, commands: ForkedCommands, tiny_model: Path, tmp_path: Path
+) -> None:
+    prediction = Prediction(commands, tmp_path / "task", tiny_model)
+    for number in ("1", "2"):
+        for operation in ("rename out.shard-N-of-N", "write out.shard-N-of-N"):
+            ended = prediction.start("--shard", f"{number}/2", happenings=[Happening(operation)])
+            assert ended.code == -signal.SIGKILL, ended.said
+        assert prediction.start("--join").code == 2
+        assert prediction.start("--shard", f"{number}/2").code == 0
+    for operation in ("rename out/a.jsonl", "rename out/b.jsonl", "remove out.shard-N-of-N"):
+        ended = prediction.start("--join", happenings=[Happening(operation)])
+        assert ended.code == -signal.SIGKILL, ended.said
+    assert prediction.start("--join").code == 0
+    assert prediction.left == undisturbed.left
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("what", "codes"), [("SIGKILL", {-signal.SIGKILL}), ("SIGINT", {130})])
 def test_wherever_a_prediction_is_ended_it_goes_on_with_what_it_had(

@@ -83,7 +83,7 @@ class Asking:
             for shard in shards_beside(self.path):
                 shard.file_of(self.path).unlink()
         else:
-            join(joinable(self._asked))
+            join(joinable(self._asked, overwrite=True))
         return self.path
 
 

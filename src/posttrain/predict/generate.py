@@ -49,7 +49,7 @@ def join(job: PredictJob) -> list[Path]:
     match_files(job.input, job.output)
     with own_output(job.output):
         work = prepare(job)
-        shards = joinable(work.asked)
+        shards = joinable(work.asked, overwrite=job.overwrite)
         print_plan(job, work)
         join_shards(shards)
     return _written(work)

@@ -13,7 +13,7 @@ from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.config.sections.generation import GenerationConfig
 from posttrain.inference.answering.answer import Answerer, Asked
 from posttrain.inference.answering.joining import joinable
-from posttrain.inference.answering.partial import PartialOutput, require_new
+from posttrain.inference.answering.partial import PartialOutput
 from posttrain.inference.answering.rows import first_faults
 from posttrain.inference.answering.shards import Shard
 from posttrain.inference.weights import ChosenWeights
@@ -93,9 +93,7 @@ def prepare(job: PredictJob) -> Work:
     places: Sequence[int] = range(len(asked.rows))
     if job.shard is not None:
         places, asked = job.shard.places(asked.groups), asked.of(job.shard)
-    if job.join:
-        require_new(asked.outputs.values(), overwrite=job.overwrite)
-    else:
+    if not job.join:
         wanted = asked.keys().values()
         asked.partial.require_free(asked.identity, asked.outputs.values(), wanted, overwrite=job.overwrite)
     return Work(asked, questions, places, [*inputs.faults, *questions.faults])
@@ -110,7 +108,7 @@ def show_plan(job: PredictJob) -> None:
     require_unowned(job.written)
     work = prepare(job)
     if job.join:
-        joinable(work.asked)
+        joinable(work.asked, overwrite=job.overwrite)
     print_plan(job, work)
     console.print(f"nothing was {'joined' if job.join else 'generated'} (--dry-run)")
 

@@ -1,13 +1,14 @@
 """Join the answers of all shards into the output, in the order of the input: each answer once, and all of one job."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from posttrain.base.console import console
 from posttrain.base.files import why_unwritten
 from posttrain.base.text import counted
 from posttrain.errors import ConfigError, RunError
 from posttrain.inference.answering.answer import Asked
-from posttrain.inference.answering.partial import write_in_order
+from posttrain.inference.answering.partial import lines_in_order, require_new, write_in_order
 from posttrain.inference.answering.shards import Shard, shards_beside
 from posttrain.runs.manifest import differences
 
@@ -34,12 +35,33 @@ def join(shards: Sequence[Asked]) -> None:
     console.print(f"joined {counted(count, 'answer')} of {counted(len(shards), 'shard')}")
 
 
-def joinable(asked: Asked) -> list[Asked]:
+def joinable(asked: Asked, *, overwrite: bool) -> list[Asked]:
     """All shards of `asked`.
 
+    An output that is there already is not in the way if it is what would be written: a command was killed then.
+
     Raises:
-        ConfigError: shards are missing, unfinished or of another job; all that is wrong is told at once.
+        ConfigError: shards are missing, unfinished or of another job, which is all told at once; or an output is in
+            the way, and `overwrite` does not allow to replace it.
     """
+    there = [path for path in asked.outputs.values() if path.exists()]
+    try:
+        shards = _all_shards(asked)
+    except ConfigError:
+        require_new(there, overwrite=overwrite)
+        raise
+    if there and not overwrite:
+        lines = lines_in_order([each.partial for each in shards], asked.outputs)
+        require_new([path for path in there if not _has(path, lines[path])], overwrite=False)
+    return shards
+
+
+def _has(path: Path, lines: Iterable[bytes]) -> bool:
+    with path.open("rb") as file:
+        return all(file.read(len(line)) == line for line in lines) and not file.read(1)
+
+
+def _all_shards(asked: Asked) -> list[Asked]:
     output = asked.partial.output
     found = shards_beside(output)
     if not found:

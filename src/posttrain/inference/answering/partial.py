@@ -199,17 +199,24 @@ def require_new(outputs: Collection[Path], *, overwrite: bool) -> None:
         raise ConfigError(f"{taken[0]}{more} already exists; choose another name, or replace it with --overwrite")
 
 
-def write_in_order(parts: Sequence[PartialOutput], outputs: Mapping[str, Path]) -> None:
-    """Write the answers of all parts to each input file, in its order, to its output; delete the partial files."""
+def lines_in_order(parts: Sequence[PartialOutput], outputs: Mapping[str, Path]) -> dict[Path, Iterator[bytes]]:
+    """The lines of each output: the answers of all parts to its input file, in the order of that."""
     holders: dict[str, list[tuple[AnswerKey, PartialOutput]]] = {name: [] for name in outputs}
     for part in parts:
         for key in part:
             holders[key[0]].append((key, part))
-    for name, path in outputs.items():
+    return {
+        path: (part.line(key) for key, part in sorted(holders[name], key=lambda each: each[0]))
+        for name, path in outputs.items()
+    }
+
+
+def write_in_order(parts: Sequence[PartialOutput], outputs: Mapping[str, Path]) -> None:
+    """Write the answers of all parts, in order, to the outputs; delete the partial files."""
+    for path, lines in lines_in_order(parts, outputs).items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_writer(path) as file:
-            for key, part in sorted(holders[name], key=lambda each: each[0]):
-                file.write(part.line(key))
+            file.writelines(lines)
     for part in parts:
         part.close()
         part.remove(outputs.values())
