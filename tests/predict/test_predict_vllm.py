@@ -42,3 +42,15 @@ def test_a_control_token_that_begins_a_turn_ends_an_answer_there_too(task: Task,
     asked = task.ask(ROWS[:1])
     subprocess.run([BIN / "toolkit-predict", task.config, asked, task.output, "--weights", "base"], check=True)
     require_ends(task, {0, 1, 2})
+
+
+def test_shards_that_vllm_answers_are_joined(task: Task, model: Path, tmp_path: Path) -> None:
+    task.change("model", name=str(model))
+    task.change("generation", engine="vllm", batch_size=1)
+    command = [BIN / "toolkit-predict", task.config, task.ask(ROWS)]
+    whole = tmp_path / "whole.jsonl"
+    for output, *options in ((whole,), (task.output, "--shard=1/2"), (task.output, "--shard=2/2")):
+        subprocess.run([*command, output, "--weights", "base", *options], check=True)
+    subprocess.run([*command, task.output, "--weights", "base", "--join"], check=True)
+    assert task.said() == task.said(whole)
+    assert [line["row"] for line in task.answers()] == [0, 1, 2]
