@@ -11,6 +11,7 @@ import pytest
 
 if TYPE_CHECKING:
     from dataserver.postgres import PostgresServer
+    from object_store import ObjectStore
 
 # The console takes its width from COLUMNS when it is created, so create it without COLUMNS.
 os.environ.pop("COLUMNS", None)
@@ -56,6 +57,27 @@ def own_cache(tmp_path, monkeypatch):
     """A test's own cache folder, not shared with other tests; the value is where tokenised rows go."""
     monkeypatch.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "tokenized"
+
+
+@pytest.fixture(scope="session")
+def running_store() -> Iterator["ObjectStore"]:
+    """A running object store, shared by all tests because it takes a second to start."""
+    from object_store import object_store
+
+    with object_store() as store:
+        yield store
+
+
+@pytest.fixture
+def store(running_store: "ObjectStore", own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> "ObjectStore":
+    """An empty object store that `s3://rows/` means, and a cache folder of the test's own."""
+    from posttrain.data.readers.remote import listed
+
+    running_store.empty()
+    listed.cache_clear()
+    for name, value in running_store.environment.items():
+        monkeypatch.setenv(name, value)
+    return running_store
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ _LOCKLESS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVA
 # A process that only checks also holds the lock briefly, and the file may be removed between open and lock.
 _TRIES = 5
 _SECONDS_BETWEEN_TRIES = 0.02
+_SECONDS_BETWEEN_LOOKS = 0.2
 _held: set[int] = set()  # file descriptors
 
 
@@ -94,6 +95,24 @@ def process_lock(path: Path) -> Iterator[None]:
             with suppress(OSError):  # stop at the first that is not empty
                 for each in made:
                     each.rmdir()
+
+
+@contextmanager
+def awaited_lock(path: Path, doing: str) -> Iterator[None]:
+    """Like `process_lock`, but wait until no other process holds it; one line says who is `doing` what meanwhile."""
+    is_told = False
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(process_lock(path))
+                break
+            except HeldError as error:
+                if not is_told:
+                    hint = "" if error.holder.is_certain else f"; if that process is gone, remove {path}"
+                    console.print(f"waiting for {error.holder}, which is {doing}{hint}")
+                is_told = True
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+        yield
 
 
 def _take(path: Path) -> int:

@@ -5,11 +5,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _LONGEST_FILE_NAME = 1000
+# A Path keeps one of several slashes.
+_URL = re.compile(r"([a-z][a-z0-9+.-]+):/{1,3}([^/].*)", re.I | re.S)
+
+
+def as_url(name: str | Path) -> str | None:
+    """The address of data elsewhere, such as `s3://bucket/rows.jsonl`, that `name` is; None for what is local."""
+    found = _URL.fullmatch(str(name))
+    return found and f"{found[1].lower()}://{found[2]}"
 
 
 def as_shown(path: Path) -> str:
-    """A path for a message: on one line, without terminal control characters, and shortened if very long."""
-    name = str(path)
+    """A path or address for a message: on one line, without terminal control characters, shortened if very long."""
+    name = as_url(path) or str(path)
     if len(name) > _LONGEST_FILE_NAME:
         name = f"{name[: _LONGEST_FILE_NAME // 2]}…{name[-_LONGEST_FILE_NAME // 2 :]}"
     return on_one_line(name)

@@ -51,7 +51,7 @@ def decontaminate(
     from posttrain.synthesis import files
     from posttrain.synthesis.config import DecontaminateConfig
 
-    options = DecontaminateConfig(against=tuple(against), column=against_column, ngrams=ngrams, share=share)
+    options = DecontaminateConfig(against=tuple(map(str, against)), column=against_column, ngrams=ngrams, share=share)
     files.decontaminate(input_, output, options, column, overwrite=overwrite)
 
 

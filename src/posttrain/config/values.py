@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from posttrain.base.secrets import hide_variable
+from posttrain.base.text import as_url
 from posttrain.base.user_code import split_place
 from posttrain.config.strict import resolve_path
 
@@ -49,6 +50,8 @@ def _resolve_local(value: object, info: ValidationInfo) -> object:
     """Make a value that is meant as a local path absolute, like all paths in a config; leave other names alone."""
     if not isinstance(value, str) or not value.strip():
         return value
+    if (url := as_url(value)) is not None:
+        return without_credentials(url)
     path = resolve_path(value, info)
     has_ending = value.lower().endswith(_FILE_ENDINGS) or not _WILD.isdisjoint(value)
     meant_as_path = value.startswith((".", "/", "~")) or has_ending or _begins_with_a_folder(value, info)
@@ -61,7 +64,30 @@ def _begins_with_a_folder(value: str, info: ValidationInfo) -> bool:
     return bool(slash) and resolve_path(first, info, of=value).is_dir()
 
 
+def without_credentials(url: str) -> str:
+    """Return the address; ValueError, which does not repeat it, if it contains a user, a password or a signature."""
+    scheme, _, rest = url.partition("://")
+    if "@" in rest.partition("/")[0]:
+        raise ValueError(
+            "the address has a user or password, which would be written down; leave them to the environment"
+        )
+    if scheme in ("http", "https") and ("?" in rest or "#" in rest):
+        raise ValueError("the address has a query, which may be a signature and would be written down; leave it out")
+    return url
+
+
 LocalOrNamed = Annotated[str, BeforeValidator(_resolve_local), Field(min_length=1)]
+
+
+def _resolve_data(value: object, info: ValidationInfo) -> object:
+    if not isinstance(value, str | Path):
+        return value
+    url = as_url(value)
+    return str(resolve_path(value, info)) if url is None else without_credentials(url)
+
+
+DataPath = Annotated[str, BeforeValidator(_resolve_data)]
+"""A file, folder or pattern, made absolute like all paths in a config, or the address of data elsewhere."""
 
 
 def resolve_place(place: object, info: ValidationInfo) -> object:

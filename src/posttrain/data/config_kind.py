@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from posttrain.base.text import as_url
 from posttrain.config.load import read_raw
 from posttrain.config.strict import folder_of
 from posttrain.data.readers.open import open_lines
@@ -46,7 +47,8 @@ def _is_of_pairs(section: Mapping[str, Any], config: Path) -> bool:
     if not isinstance(source := section.get("path"), str) or isinstance(columns, dict):
         return False
     try:
-        line = next(iter(open_lines(folder_of(source, config.absolute().parent) / source, None).lines()), None)
+        path = as_url(source) or folder_of(source, config.absolute().parent) / source
+        line = next(iter(open_lines(path, None).lines()), None)
     except ToolkitError:
         return False  # whoever reads the data says what is wrong with it
     return line is not None and line.value is not None and {"chosen", "rejected"} <= line.value.keys()

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from posttrain.base.console import console
+from posttrain.base.text import as_url
 from posttrain.config.load import load_config
 from posttrain.conversation.messages import Conversation, parse_conversation
 from posttrain.data.splits import by_rank
@@ -82,9 +84,11 @@ def _served(
     name: str, config: FilePromptsConfig, graders: Mapping[str, AnyGrader], allow_code_execution: bool
 ) -> DataserverConfig:
     """The config of a dataserver that serves just this file."""
-    dataset = {**config.model_dump(include=set(ReadDataset.model_fields), exclude_unset=True), "path": config.path.name}
+    is_local, path = as_url(config.path) is None, Path(config.path)
+    given = config.model_dump(include=set(ReadDataset.model_fields), exclude_unset=True)
+    dataset = {**given, "path": path.name if is_local else config.path}
     return DataserverConfig(
-        data_root=config.path.parent,
+        data_root=path.parent if is_local else Path(),
         allow_code_execution=allow_code_execution,
         graders=dict(graders),
         datasets={name: FileDataset(**dataset)},

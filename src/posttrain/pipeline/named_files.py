@@ -9,14 +9,15 @@ from typing import Any
 from pydantic import BaseModel
 
 from posttrain.base.cache import file_digest
+from posttrain.base.text import as_url
 from posttrain.base.user_code import split_place
 from posttrain.config.extends import extended_files
-from posttrain.data.readers.data_files import find_files, is_pattern
+from posttrain.data.readers.data_files import find_files, find_remote, is_pattern
 from posttrain.errors import DataError
 
 _CONFIGS = (".yaml", ".yml")
-# Keys whose value may be a folder or a pattern of data files.
-_OF_DATA = ("path", "accepted", "rejected")
+# Keys whose value may be a folder or a pattern of data files, or an address.
+_OF_DATA = ("path", "accepted", "rejected", "against")
 _OF_MODEL = frozenset({".safetensors", ".json", ".jinja", ".gguf", ".bin", ".model", ".txt"})
 
 
@@ -31,6 +32,10 @@ def file_digests(config: BaseModel, is_made: Callable[[Path], bool] = lambda pat
     found: dict[str, str] = {}
     for key, path in named_files(config):
         if path.suffix in _CONFIGS or is_made(path):
+            continue
+        if (url := as_url(path)) is not None:
+            remote = find_remote(url, prose=True).files
+            found |= {f"{key}[{number}]": each.version for number, each in enumerate(remote)}
             continue
         if path.is_dir():
             files = sorted(each for each in path.iterdir() if each.suffix in _OF_MODEL and each.is_file())
@@ -50,16 +55,19 @@ def with_extended(path: Path) -> list[Path]:
 
 
 def named_files(config: BaseModel, key: str = "") -> Iterator[tuple[str, Path]]:
-    """Key and path of each existing file or model folder that a config names."""
+    """Key and path of each existing file or model folder that a config names, and of each address of data."""
     for name in type(config).model_fields:
         value, place = getattr(config, name), f"{key}.{name}" if key else name
-        if name in _OF_DATA and isinstance(value, str | Path):
-            yield from _data_in(str(value), place)
+        if name in _OF_DATA:
+            for each in value if isinstance(value, tuple) else (value,):
+                yield from _data_in(str(each), place)
         yield from _named_in(value, place)
 
 
 def _data_in(text: str, key: str) -> Iterator[tuple[str, Path]]:
-    """The files of a folder or pattern with data; a file is found by its path."""
+    """The files of a folder or pattern with data, or the address; a file is found by its path."""
+    if as_url(text) is not None:
+        yield key, Path(text)
     if not text.startswith("/") or not (is_pattern(text) or os.path.isdir(text)):
         return
     try:

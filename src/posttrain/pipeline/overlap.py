@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from posttrain.base.console import console
-from posttrain.base.text import counted
+from posttrain.base.text import as_url, counted
 from posttrain.config.sections.datasets import Format
 from posttrain.data.overlap import overlaps
 from posttrain.data.readers.data_files import is_pattern
@@ -93,7 +93,7 @@ def prompts_in(path: Path | str, split: str, columns: BaseModel | None, format_:
 
     Rows that are none of these are left out. A Hugging Face data set and a file that is not there (yet) cannot be read.
     """
-    if not (os.path.exists(path) or is_pattern(str(path))):
+    if not (os.path.exists(path) or is_pattern(str(path)) or as_url(path)):
         yield str(path), None
         return
     given: Mapping[str, str | None] = {} if columns is None else columns.model_dump()

@@ -6,9 +6,8 @@ from typing import Any
 from posttrain.base.cache import file_digest
 from posttrain.base.files import content_digest
 from posttrain.config.load import load_config
-from posttrain.data.readers.data_files import find_files
+from posttrain.data.readers.data_files import find_files, find_remote
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.config.datasets import FileDataset
 from posttrain.dataserver.config.prompts import DataserverPromptsConfig
 from posttrain.errors import ConfigError, DataError
 from posttrain.evaluate.config import EvalConfig
@@ -24,21 +23,17 @@ def dataserver_facts(path: Path) -> dict[str, Any]:
     """What a dataserver's prompts and rewards depend on; ConfigError if the config is wrong or a file is missing."""
     config = load_config(path, DataserverConfig)
     digests: dict[str, Any] = {}
-    for name, named in dataserver_files(config).items():
+    for name, named in config.local_data().items():
         try:
             files = find_files(named).files
         except DataError as error:
             raise ConfigError(f"{path}: datasets.{name}.path: {error}") from None
         digests[f"datasets.{name}"] = [content_digest(file) for file in files]
+    for name, url in config.remote_data().items():
+        digests[f"datasets.{name}"] = [file.version for file in find_remote(url).files]
     named = {key: digest for key, digest in file_digests(config).items() if key.split(".")[0] not in _OF_SERVING}
     dump = without_places(config.model_dump(mode="json", exclude=_OF_SERVING))
     return {"config": dump, "files": {**named, **digests}}
-
-
-def dataserver_files(config: DataserverConfig) -> dict[str, Path]:
-    """The files, folders or patterns of a dataserver's data sets, by their names."""
-    datasets = config.datasets.items()
-    return {name: config.data_root / each.path for name, each in datasets if isinstance(each, FileDataset)}
 
 
 def task_prompts(config: EvalConfig) -> Prompts:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from posttrain.base.text import as_shown
+from posttrain.base.text import as_shown, as_url
 from posttrain.config.sections.datasets import ColumnsConfig, DatasetConfig, OnBadRecord
 from posttrain.conversation.chatml import render
 from posttrain.conversation.messages import Conversation
@@ -29,6 +29,10 @@ def match_files(input_: Path, output: Path) -> dict[Path, Path]:
     Raises:
         ConfigError: there is nothing to read, or `output` cannot be written to.
     """
+    if as_url(input_) is not None:
+        if output.is_dir():
+            raise ConfigError(f"{as_shown(output)} is a folder; name the file to write")
+        return {input_: output}
     try:
         return _matched(input_, output)
     except OSError as error:  # e.g. a file name that is too long
@@ -79,7 +83,7 @@ def read_inputs(files: Sequence[Path], columns: ColumnsConfig, on_bad_record: On
         digests[file.name] = records.digest
         faults += records.faults
         for record in records.records:
-            place = f"{as_shown(file)}:{record.line}"
+            place = source.place(record.line)
             rows.append(Row(file.name, place, record.line, record.index, *_asked(record.conversation)))
     if problems:
         raise DataError("\n".join(problems))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from posttrain.base.console import console
 from posttrain.base.locks import require_unowned
-from posttrain.base.text import counted
+from posttrain.base.text import as_shown, counted
 from posttrain.config.sections.answerers import EndpointConfig
 from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.config.sections.generation import GenerationConfig
@@ -124,7 +124,8 @@ def print_plan(job: PredictJob, work: Work) -> None:
     there = len(asked.partial) if asked.partial.job == asked.identity else 0
     left_out = f", {len(work.faults)} left out" if work.faults else ""
     found = f", {there} of them already in {asked.partial.path}" if there else ""
-    console.print(f"rows      {len(work.questions.rows):,} in {job.input}{left_out}{work.questions.lengths}")
+    where = f"{as_shown(job.input)}{left_out}{work.questions.lengths}"
+    console.print(f"rows      {len(work.questions.rows):,} in {where}")
     if job.shard is not None:
         console.print(f"shard     {job.shard}: {counted(len(asked.rows), 'row')}")
     console.print(f"answers   {answers:,}: {generation.n} per row{found}")

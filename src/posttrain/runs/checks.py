@@ -6,12 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from posttrain.base.files import nearest_name
-from posttrain.base.text import as_shown
+from posttrain.base.text import as_shown, as_url
 from posttrain.config.sections.datasets import PathConfig
 from posttrain.config.sections.optimizers import OPTIMIZERS, OwnOptimizer
 from posttrain.config.sections.run import RunConfig, require_run_name
 from posttrain.config.sections.training import TrainingConfig
-from posttrain.data.readers.data_files import find_files
+from posttrain.data.readers.data_files import find_files, find_remote
 from posttrain.errors import ConfigError, DataError
 
 
@@ -55,15 +55,21 @@ def require_optimizer(training: TrainingConfig) -> None:
 
 
 def require_data_files(sources: Mapping[str, PathConfig]) -> None:
-    """Raise one DataError for all files that are not there; `sources` are the data sets by their keys in the config."""
+    """Raise one DataError for all files that are not there; `sources` are the data sets by their keys in the config.
+
+    Stores are asked for what they have, but nothing is downloaded.
+    """
     problems = []
     for key, source in sources.items():
-        path = Path(source.path)
-        if not path.is_absolute():  # a hub's id: what is meant as a local path is absolute once a config is loaded
-            continue
+        path, url = Path(source.path), as_url(source.path)
+        if url is None and not path.is_absolute():
+            continue  # a hub's id: what is meant as a local path is absolute once a config is loaded
         try:
-            find_files(path, prose=True)
+            if url is None:
+                find_files(path, prose=True)
+            else:
+                find_remote(url, prose=True)
         except DataError as error:
-            problems.append(f"{key}.path: {error}{nearest_name(path)}")
+            problems.append(f"{key}.path: {error}{nearest_name(path) if url is None else ''}")
     if problems:
         raise DataError("\n  ".join([f"{len(problems)} files cannot be read:"] * (len(problems) > 1) + problems))

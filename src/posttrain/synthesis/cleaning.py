@@ -52,7 +52,7 @@ Texts = Sequence[tuple[str, str]]
 """Places and texts."""
 
 
-def read_rows(path: Path, column: str | None = None) -> Iterator[PlacedRow]:
+def read_rows(path: str | Path, column: str | None = None) -> Iterator[PlacedRow]:
     """The rows of a file.
 
     Args:

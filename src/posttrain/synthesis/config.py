@@ -9,7 +9,7 @@ from posttrain.config.sections.answerers import AnswererConfig
 from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.config.sections.generation import AnsweringConfig, why_alike
 from posttrain.config.strict import ConfigPath, StrictModel
-from posttrain.config.values import OneLine
+from posttrain.config.values import DataPath, OneLine
 from posttrain.dataserver.config.names import Fault, GraderCheck, NamedGraders, refuse
 from posttrain.dataserver.config.prompts import DataserverPromptsConfig, FilePromptsConfig, RowSplit, form_of_prompts
 
@@ -129,8 +129,8 @@ class DedupConfig(StrictModel):
 class DecontaminateConfig(StrictModel):
     """Leave out prompts that have a held-out text."""
 
-    against: tuple[ConfigPath, ...] = Field(min_length=1)
-    """Files of held-out rows, whose prompts are looked for."""
+    against: tuple[DataPath, ...] = Field(min_length=1)
+    """Files of held-out rows, whose prompts are looked for, or their addresses in a store."""
 
     column: str | None = Field(default=None, min_length=1)
     """The column of their text; null for rows of conversations, prompts or pairs."""

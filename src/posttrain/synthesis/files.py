@@ -39,7 +39,7 @@ def decontaminate(
     def left_out(rows: Sequence[PlacedRow]) -> Mapping[int, LeftOut]:
         return contaminated([(row.place, row.texts.prompt) for row in rows], config)
 
-    _copy(source, output, config.against, column, left_out, overwrite=overwrite)
+    _copy(source, output, [Path(each) for each in config.against], column, left_out, overwrite=overwrite)
 
 
 def _copy(

@@ -77,8 +77,8 @@ class PathConfig(StrictModel):
 
     path: LocalOrNamed
     """A `.jsonl`, `.json`, `.csv` or `.tsv` file (optionally with `.gz`), a `.parquet` file, a folder of such files, a
-    pattern such as `data/*.jsonl`, a folder written by `save_to_disk`, or a Hugging Face data set: `owner/name` or
-    `owner/name:subset`."""
+    pattern such as `data/*.jsonl`, the address of such data in a store (`s3://bucket/data/*.parquet`), a folder written
+    by `save_to_disk`, or a Hugging Face data set: `owner/name` or `owner/name:subset`."""
 
     split: str = "train"
     """Split of a Hugging Face data set."""

@@ -2,12 +2,15 @@
 
 import glob
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from posttrain.base.files import require_file
 from posttrain.base.text import as_shown, counted, first_of
 from posttrain.data.readers.json_lines import open_bytes, unreadable
+from posttrain.data.readers.remote import RemoteFile, listed
 from posttrain.errors import DataError
 
 ROW_KINDS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
@@ -17,17 +20,18 @@ PROSE_KINDS = (".txt", ".md")
 _COMPRESSED = {".zst", ".bz2", ".xz", ".zip", ".lz4", ".br", ".7z"}
 _KNOWN = f"{', '.join(ROW_KINDS)} (also with .gz) and .parquet"
 _WILD = frozenset("*?")
+F = TypeVar("F", Path, RemoteFile)
 
 
 @dataclass(frozen=True)
-class Found:
+class Found(Generic[F]):
     """Data files in the order in which they are read.
 
     Attributes:
         note: how many of several files are read and what else is there, in one line; None if a file was named.
     """
 
-    files: tuple[Path, ...]
+    files: tuple[F, ...]
     note: str | None = None
 
 
@@ -41,7 +45,7 @@ def is_saved(path: Path) -> bool:
     return any(os.path.isfile(path / name) for name in ("dataset_dict.json", "dataset_info.json"))
 
 
-def find_files(path: Path, *, prose: bool = False) -> Found:
+def find_files(path: Path, *, prose: bool = False) -> Found[Path]:
     """The files that `path` names, which may be a file, a folder with all its subfolders, a data set saved by
     `datasets`, or a pattern such as `data/*.jsonl` (`**` matches any folders).
 
@@ -61,7 +65,7 @@ def find_files(path: Path, *, prose: bool = False) -> Found:
             raise DataError(f"{as_shown(path)}: no file matches the pattern")
         for each in files:
             kind_of(each, prose=prose)
-        return Found(files, f"{as_shown(path)}: {counted(len(files), 'file')}, in the order of their names")
+        return Found(files, _note(path, files))
     if is_saved(path):
         return Found(tuple(sorted(each for each in path.rglob("*") if each.is_file())))
     if os.path.isdir(path):
@@ -71,18 +75,39 @@ def find_files(path: Path, *, prose: bool = False) -> Found:
     return Found((path,))
 
 
-def _in_folder(folder: Path, prose: bool) -> Found:
+def _in_folder(folder: Path, prose: bool) -> Found[Path]:
     if (folder / "config.json").is_file():
         raise DataError(f"{as_shown(folder)} is the folder of a model, not of data")
     there = sorted(path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(folder)))
     files = tuple(path for path in there if known_kind(path, prose=prose) is not None)
     others = [str(path.relative_to(folder)) for path in there if known_kind(path, prose=prose) is None]
-    listed = first_of(others)
+    return Found(files, _note(folder, files, others))
+
+
+def find_remote(url: str, *, prose: bool = False) -> Found[RemoteFile]:
+    """The files that an address names, as `find_files` finds local ones.
+
+    Raises:
+        DataError: as `find_files`, or the store does not answer.
+    """
+    listing, path = listed(url), Path(url)
+    if listing.kind != "folder":
+        for each in listing.files:
+            kind_of(Path(each.url), prose=prose)
+        return Found(listing.files, None if listing.kind == "file" else _note(path, listing.files))
+    kinds = {each: known_kind(Path(each.url), prose=prose) for each in listing.files}
+    files = tuple(each for each, kind in kinds.items() if kind is not None)
+    others = [each.url.removeprefix(url.rstrip("/") + "/") for each, kind in kinds.items() if kind is None]
+    return Found(files, _note(path, files, others))
+
+
+def _note(place: Path, files: Sequence[object], others: Sequence[str] = ()) -> str:
+    left_out = first_of(others)
     if not files:
-        has = f"it has {listed}" if others else "it has no files"
-        raise DataError(f"{as_shown(folder)} is a folder without data files ({_KNOWN}); {has}")
-    left = f"; not read: {listed}" if others else ""
-    return Found(files, f"{as_shown(folder)}: {counted(len(files), 'file')}, in the order of their names{left}")
+        has = f"it has {left_out}" if others else "it has no files"
+        raise DataError(f"{as_shown(place)} is a folder without data files ({_KNOWN}); {has}")
+    left = f"; not read: {left_out}" if others else ""
+    return f"{as_shown(place)}: {counted(len(files), 'file')}, in the order of their names{left}"
 
 
 def _is_hidden(path: Path) -> bool:

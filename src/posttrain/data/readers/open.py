@@ -1,28 +1,32 @@
-"""Open a data set by its name (a file, a folder, a pattern, a saved data set or a hub id) as numbered lines."""
+"""Open a data set by its name as numbered lines: a file, folder, pattern, saved data set, address or hub id."""
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from posttrain.base.cache import file_digest
-from posttrain.base.text import as_shown
+from posttrain.base.text import as_shown, as_url
 from posttrain.data.bad_records import Refused
+from posttrain.data.readers.copies import local_copy, remote_digest
 from posttrain.data.readers.data_files import (
     PROSE_KINDS,
     count_lines,
     find_files,
+    find_remote,
     is_pattern,
     is_saved,
     kind_of,
     known_kind,
 )
 from posttrain.data.readers.json_lines import Line, read_json, read_jsonl, read_text, unreadable
+from posttrain.data.readers.remote import RemoteFile
 from posttrain.data.readers.tables import (
     first_parquet_rows,
     is_hub_id,
@@ -84,6 +88,10 @@ def open_lines(
     Raises:
         DataError: the data does not exist or cannot be read.
     """
+    if (url := as_url(source)) is not None:
+        _require_no_split(url, split)
+        remote = find_remote(url, prose=prose)
+        return _joined(url, [_remote_file(each) for each in remote.files], remote.note, wanted)
     path = Path(source)
     if isinstance(source, str) and is_hub_id(source) and not path.exists() and known_kind(path) is None:
         dataset = load_hub(source, split)
@@ -95,17 +103,19 @@ def open_lines(
             digest.update(file_digest(file).encode())
         return _table(as_shown(path), load_saved(path, split), wanted, digest.hexdigest())
     found = find_files(path, prose=prose)
+    _require_no_split(as_shown(path), split)
+    return _joined(as_shown(path), [_local_file(each) for each in found.files], found.note, wanted)
+
+
+def _require_no_split(name: str, split: str) -> None:
     if split != "train":
-        raise DataError(f"{as_shown(path)}: split {split[:60]!r} was requested, but a file has no splits; leave it out")
-    if found.note is None:
-        return _one_file(path, wanted)
-    parts = _Parts(tuple(_one_file(each, wanted) for each in found.files), found.files)
-    together = blake2b("\n".join(part.digest for part in parts.parts).encode(), digest_size=16).hexdigest()
-    return LineSource(as_shown(path), together, parts.lines, parts.parts[0].head, parts.place, found.note)
+        raise DataError(f"{name}: split {split[:60]!r} was requested, but a file has no splits; leave it out")
 
 
 def is_quick_to_open(source: str) -> bool:
     """Whether the data are local files that are read line by line."""
+    if as_url(source) is not None:
+        return False
     path = Path(source)
     if is_saved(path) or not (os.path.exists(path) or is_pattern(source)):
         return False
@@ -114,16 +124,20 @@ def is_quick_to_open(source: str) -> bool:
 
 def place_in(source: str | Path, line: int) -> str:
     """Where a line of a data set is, by its number, without reading the content: for a message."""
-    path = Path(source)
-    if is_pattern(str(path)) or (os.path.isdir(path) and not is_saved(path)):
-        return _unread_parts(path).place(line)
-    return f"{as_shown(path)}:{line}"
+    if as_url(source) is None:
+        path = Path(source)
+        if not (is_pattern(str(path)) or (os.path.isdir(path) and not is_saved(path))):
+            return f"{as_shown(path)}:{line}"
+    return _unread_parts(source).place(line)
 
 
 @lru_cache(maxsize=16)
-def _unread_parts(path: Path) -> "_Parts":
-    files = find_files(path, prose=True).files
-    return _Parts(tuple(_one_file(each, None, hashed=False) for each in files), files)
+def _unread_parts(source: str | Path) -> "_Parts":
+    if (url := as_url(source)) is not None:
+        files = [_remote_file(each) for each in find_remote(url, prose=True).files]
+    else:
+        files = [_local_file(each) for each in find_files(Path(source), prose=True).files]
+    return _Parts(tuple(_one_file(each, None, hashed=False) for each in files), tuple(files))
 
 
 def _table(name: str, dataset: Any, wanted: Collection[str] | None, digest: str) -> LineSource:
@@ -138,28 +152,79 @@ def _table(name: str, dataset: Any, wanted: Collection[str] | None, digest: str)
     return LineSource(name, digest, lines, head, lambda number: f"{name} row {number}")
 
 
-def _one_file(path: Path, wanted: Collection[str] | None, *, hashed: bool = True) -> LineSource:
-    name, kind = as_shown(path), kind_of(path)
-    digest = ""
-    if hashed:
+@dataclass(frozen=True)
+class _DataFile:
+    """A file, wherever it is.
+
+    Attributes:
+        name: as shown in messages.
+        local: where it is on this machine; a remote file is downloaded if it must be.
+        digest: hash of its content.
+    """
+
+    name: str
+    local: Callable[[], Path]
+    digest: Callable[[], str]
+
+    def count(self) -> int:
+        """Number of its lines or rows."""
+        with self.opened() as path:
+            return count_lines(path)
+
+    @contextmanager
+    def opened(self) -> Iterator[Path]:
+        """Its path for the block, whose errors name the file and not the copy that is read."""
+        path = self.local()
+        try:
+            yield path
+        except DataError as error:
+            raise DataError(str(error).replace(as_shown(path), self.name)) from None
+
+
+def _local_file(path: Path) -> _DataFile:
+    def digest() -> str:
         with unreadable(path):
-            digest = file_digest(path)
-    if kind == ".parquet":
-        return LineSource(
-            name,
-            digest,
-            lambda: _telling(name, table_lines(load_parquet(path), wanted or (), name), lambda: count_lines(path)),
-            lambda: first_parquet_rows(path),
-            lambda number: f"{name} row {number}",
-        )
+            return file_digest(path)
+
+    return _DataFile(as_shown(path), lambda: path, digest)
+
+
+def _remote_file(file: RemoteFile) -> _DataFile:
+    return _DataFile(file.url, partial(local_copy, file), partial(remote_digest, file))
+
+
+def _joined(name: str, files: Sequence[_DataFile], note: str | None, wanted: Collection[str] | None) -> LineSource:
+    """One file as it is, or several as one data set."""
+    sources = tuple(_one_file(each, wanted) for each in files)
+    if note is None:
+        return sources[0]
+    parts = _Parts(sources, tuple(files))
+    together = blake2b("\n".join(part.digest for part in sources).encode(), digest_size=16).hexdigest()
+    return LineSource(name, together, parts.lines, sources[0].head, parts.place, note)
+
+
+def _one_file(file: _DataFile, wanted: Collection[str] | None, *, hashed: bool = True) -> LineSource:
+    name, kind = file.name, kind_of(Path(file.name))
+    digest = file.digest() if hashed else ""
 
     def head() -> Iterator[Mapping[str, Any]]:
-        return (line.value for line in _LINE_READERS[kind](path) if line.value is not None)
+        with file.opened() as path:
+            if kind == ".parquet":
+                yield from first_parquet_rows(path)
+            else:
+                yield from (line.value for line in _LINE_READERS[kind](path) if line.value is not None)
 
-    def lines() -> Iterator[Line]:
-        return _telling(name, _LINE_READERS[kind](path), lambda: count_lines(path))
+    def read() -> Iterator[Line]:
+        with file.opened() as path:
+            if kind == ".parquet":
+                yield from table_lines(load_parquet(path), wanted or (), name)
+            else:
+                yield from _LINE_READERS[kind](path)
 
-    return LineSource(name, digest, lines, head, lambda number: f"{name}:{number}")
+    between = " row " if kind == ".parquet" else ":"
+    return LineSource(
+        name, digest, lambda: _telling(name, read(), file.count), head, lambda number: f"{name}{between}{number}"
+    )
 
 
 def _telling(name: str, lines: Iterator[Line], count: Callable[[], int]) -> Iterator[Line]:
@@ -173,12 +238,12 @@ class _Parts:
     """Several files as one data set; their lines are numbered as if the files were joined."""
 
     parts: tuple[LineSource, ...]
-    files: tuple[Path, ...]
+    files: tuple[_DataFile, ...]
 
     @cached_property
     def _ends(self) -> list[int]:
         """The number of the last line of each file."""
-        return list(accumulate(count_lines(file) for file in self.files))
+        return list(accumulate(file.count() for file in self.files))
 
     def lines(self) -> Iterator[Line]:
         """The lines of all files, in order."""

@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from posttrain.base.text import as_url
 from posttrain.config.sections.datasets import OnBadRecord, StageConfig
 from posttrain.config.sections.listen import ListenConfig
 from posttrain.config.strict import ConfigPath, StrictModel
@@ -13,7 +14,7 @@ from posttrain.config.values import OneLine
 from posttrain.data.curriculum.curriculum import Stage
 from posttrain.data.curriculum.stages import check_stages
 from posttrain.dataserver.config.adaptive import AdaptiveConfig
-from posttrain.dataserver.config.datasets import AnyDataset, GradedDataset, GradingOverride
+from posttrain.dataserver.config.datasets import AnyDataset, FileDataset, GradedDataset, GradingOverride
 from posttrain.dataserver.config.names import Fault, GraderCheck, NamedGraders, refuse
 from posttrain.dataserver.config.serving import LimitsConfig
 from posttrain.dataserver.journal.config import JournalConfig
@@ -93,6 +94,16 @@ class DataserverConfig(StrictModel):
 
     journal: JournalConfig = JournalConfig()
     """Where graded completions are stored."""
+
+    def local_data(self) -> dict[str, Path]:
+        """The files, folders or patterns of the data sets under the data root, by the names of the data sets."""
+        named = {name: each.path for name, each in self.datasets.items() if isinstance(each, FileDataset)}
+        return {name: self.data_root / path for name, path in named.items() if as_url(path) is None}
+
+    def remote_data(self) -> dict[str, str]:
+        """The addresses of the data sets that are in a store, by the names of the data sets."""
+        named = {name: as_url(each.path) for name, each in self.datasets.items() if isinstance(each, FileDataset)}
+        return {name: url for name, url in named.items() if url is not None}
 
     @property
     def total_iterations(self) -> int:

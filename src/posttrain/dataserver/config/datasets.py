@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from posttrain.base.text import as_url
 from posttrain.config.sections.datasets import (
     HUB_ID,
     ColumnName,
@@ -21,7 +22,7 @@ from posttrain.config.sections.datasets import (
     RowFormatConfig,
 )
 from posttrain.config.strict import StrictModel, type_by_default, written_as
-from posttrain.config.values import OneLine
+from posttrain.config.values import OneLine, without_credentials
 from posttrain.dataserver.graders.text.completions import ReasoningTags
 from posttrain.dataserver.graders.text.extraction import Extract
 
@@ -188,13 +189,16 @@ class FileDataset(ReadDataset):
 
     path: str = Field(min_length=1)
     """A `.jsonl`, `.json`, `.csv`, `.tsv` (optionally with `.gz`) or `.parquet` file, a folder of such files, or a
-    pattern such as `puzzles/*.jsonl`; relative to `data_root` and inside it."""
+    pattern such as `puzzles/*.jsonl`; relative to `data_root` and inside it. Or the address of such data in a store:
+    `s3://bucket/puzzles/*.jsonl`."""
 
     @field_validator("path")
     @classmethod
     def _stays_inside(cls, path: str) -> str:
         if "\0" in path:
             raise ValueError("the path holds a NUL character, which no file name can have")
+        if (url := as_url(path)) is not None:
+            return without_credentials(url)
         leads_up = PurePath(os.path.normpath(path)).parts[:1] == ("..",)
         if leads_up or PurePath(path).is_absolute() or path.startswith("~"):
             raise ValueError(f"{path!r} is outside data_root; give a relative path that stays inside")

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import field_validator
 
 from posttrain.config.strict import ConfigPath, StrictModel
+from posttrain.config.values import DataPath
 from posttrain.dataserver.config.datasets import ReadDataset
 
 RowSplit = Literal["validation", "train", "all"]
@@ -32,8 +33,9 @@ def form_of_prompts(value: object) -> str:
 class FilePromptsConfig(ReadDataset):
     """Rows of a file, with graders of their own; the keys are those of a dataserver's data set."""
 
-    path: ConfigPath
-    """A `.jsonl`, `.json`, `.csv`, `.tsv` (optionally with `.gz`) or `.parquet` file."""
+    path: DataPath
+    """A `.jsonl`, `.json`, `.csv`, `.tsv` (optionally with `.gz`) or `.parquet` file, or its address in a store, such
+    as `s3://bucket/prompts.jsonl`."""
 
     @field_validator("validation_fraction")
     @classmethod

@@ -3,12 +3,12 @@
 import json
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from posttrain.base.cache import cache_dir
 from posttrain.base.files import atomic_folder
-from posttrain.base.text import clipped
+from posttrain.base.text import as_url, clipped
 from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.data.readers.data_files import find_files
 from posttrain.data.readers.hub_rows import fetch_hub_rows
@@ -47,7 +47,7 @@ def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
     """
     loaded: dict[str, Rows] = {}
     problems: list[str] = []
-    if any(isinstance(dataset, FileDataset) for dataset in config.datasets.values()) and not config.data_root.is_dir():
+    if config.local_data() and not config.data_root.is_dir():
         raise DataError(f"data_root {config.data_root} is not a folder; set it to the folder with the data")
     counter = TokenCounter(config.tokenizer) if config.tokenizer is not None else None
     for name, dataset in config.datasets.items():
@@ -83,6 +83,8 @@ def load_rows(
     """
     if isinstance(dataset, HubDataset):
         path, name = fetch_hub_rows(dataset.name, dataset.split), dataset.name
+    elif as_url(dataset.path) is not None:
+        path = name = dataset.path
     else:
         path = confined_data(root, dataset.path)
         name = str(path)
@@ -92,7 +94,9 @@ def load_rows(
     described = {**dataset.model_dump(mode="json", include=_READ_BY), "tasks": sorted(dataset.tasks)}
     counter = counter if dataset.max_prompt_percentile is not None else None
     counted_by = counter.digest if counter is not None else None
-    key = json_digest([_CACHE_VERSION, source.digest, path.suffixes[-2:], described, on_bad_record, counted_by])
+    key = json_digest(
+        [_CACHE_VERSION, source.digest, PurePath(path).suffixes[-2:], described, on_bad_record, counted_by]
+    )
     folder = cache_dir() / "rows" / key
     rows = kept_rows(folder, source.place)
     if rows is None:

@@ -10,7 +10,6 @@ from typing import Generic, NamedTuple, TypeVar
 from posttrain.base.console import Counting
 from posttrain.data.readers.data_files import find_files
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.config.datasets import FileDataset
 from posttrain.dataserver.data.samples import Target
 from posttrain.dataserver.graders.remote import new_client
 from posttrain.dataserver.graders.text.completions import completion_digest
@@ -170,9 +169,8 @@ async def _finish(loaded: Loaded, batch: list[_Asked[C]], answers: Answers, done
 
 def data_files(config: DataserverConfig) -> list[Path]:
     """The files of a config's data sets, none of which may be an output."""
-    named = [config.data_root / each.path for each in config.datasets.values() if isinstance(each, FileDataset)]
     files: list[Path] = []
-    for path in named:
+    for path in config.local_data().values():
         try:
             files += find_files(path).files
         except DataError:  # whoever reads the data says what is wrong with them
