@@ -74,9 +74,9 @@ those in `docs/licences.py` fails the tests; [security](security.md) says more.
 
 """
 _EXTRAS_HEAD = """
-## Trackers and lm_eval
+## Trackers, lm_eval and object stores
 
-`constraints-extras.txt` adds these, for the extras `wandb`, `trackio`, `mlflow` and `lm-eval`.
+`constraints-extras.txt` adds these, for the extras `wandb`, `trackio`, `mlflow`, `lm-eval` and `remote`.
 
 """
 _TABLE = "| package | version | licence |\n|---|---|---|\n"

@@ -39,7 +39,6 @@ class ObjectStore:
         for name, content in files.items():
             self._client.put_object(Bucket="rows", Key=name, Body=content)
 
-
     def empty(self) -> None:
         """Remove all files."""
         for file in self._client.list_objects_v2(Bucket="rows").get("Contents", []):

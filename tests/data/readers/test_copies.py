@@ -16,6 +16,8 @@ from posttrain.data.readers.open import open_lines
 from posttrain.data.readers.remote import RemoteFile, listed
 from posttrain.errors import DataError
 
+pytestmark = pytest.mark.extras
+
 URL = "s3://rows/a.jsonl"
 ROWS = b'{"n": 1}\n{"n": 2}\n'
 READ = "import sys; from posttrain.data.readers.open import open_lines; print(open_lines(sys.argv[1], {'n'}).digest)"

@@ -1,9 +1,7 @@
-"""Files in a store are read as the same files on this machine: by address, in order, named by their addresses."""
+"""Addresses are told from paths, carry no secrets, and are read, once, from a web server."""
 
-import gzip
 import http.server
-import io
-import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,110 +10,30 @@ import pytest
 
 from posttrain.config.load import load_config
 from posttrain.config.sections.datasets import DatasetConfig
+from posttrain.data.readers.copies import local_copy
 from posttrain.data.readers.data_files import find_remote
 from posttrain.data.readers.open import is_quick_to_open, open_lines, place_in
+from posttrain.data.readers.remote import listed
 from posttrain.errors import ConfigError, DataError
-
-SHARDS = {
-    "chats/part-1.jsonl": b'{"n": 1}\n\n{"n": 2}\n',
-    "chats/part-2.jsonl.gz": gzip.compress(b'{"n": 3}\n'),
-    "chats/part-3.csv": b"n\n4\n",
-}
-
-
-def numbers(name: str) -> list[object]:
-    return [line.value and line.value["n"] for line in open_lines(name, {"n"}).lines()]
-
-
-def test_a_folder_in_a_store_is_the_same_data_as_its_copy_on_this_machine(store, tmp_path):
-    store.put({**SHARDS, "chats/README.md": b"what this is", "chats/.hidden.jsonl": b'{"n": 9}\n', "chats/": b""})
-    for name, content in SHARDS.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(content)
-    here, there = open_lines(tmp_path / "chats", {"n"}), open_lines("s3://rows/chats", {"n"})
-
-    assert there.digest == here.digest
-    assert list(there.lines()) == list(here.lines())
-    assert numbers("s3://rows/chats") == [1, 2, 3, "4"]
-    assert [next(iter(there.head())), there.name] == [{"n": 1}, "s3://rows/chats"]
-    assert there.note == "s3://rows/chats: 3 files, in the order of their names; not read: README.md"
-
-
-def test_a_pattern_matches_files_in_a_store(store):
-    store.put({**SHARDS, "chats/deep/part-9.jsonl": b'{"n": 9}\n'})
-
-    assert numbers("s3://rows/chats/*.jsonl*") == [1, 2, 3]
-    assert numbers("s3://rows/chats/**/*.jsonl") == [9, 1, 2]
-    assert [file.url for file in find_remote("s3://rows/*/part-?.csv").files] == ["s3://rows/chats/part-3.csv"]
-
-
-def test_parquet_in_many_shards_is_read_in_order(store):
-    import pyarrow
-    from pyarrow.parquet import write_table
-
-    for shard in range(3):
-        written = io.BytesIO()
-        write_table(pyarrow.table({"n": [2 * shard, 2 * shard + 1]}), written)
-        store.put({f"table/{shard}.parquet": written.getvalue()})
-
-    assert numbers("s3://rows/table/*.parquet") == [0, 1, 2, 3, 4, 5]
-    assert open_lines("s3://rows/table", {"n"}).place(4) == "s3://rows/table/1.parquet row 2"
-
-
-def test_a_path_that_has_lost_a_slash_is_still_an_address(store):
-    store.put(SHARDS)
-    path = Path("s3://rows/chats/part-1.jsonl")
-
-    assert str(path) == "s3:/rows/chats/part-1.jsonl"
-    assert open_lines(path, {"n"}).name == "s3://rows/chats/part-1.jsonl"
-    assert place_in(path, 2) == "s3://rows/chats/part-1.jsonl:2"
-
-
-def test_messages_name_the_address_and_not_the_copy(store):
-    store.put({**SHARDS, "bad/half.jsonl.gz": gzip.compress(b'{"n": 1}\n' * 1000)[:-20], "bad/rows.json": b'[{"n": 1]'})
-
-    assert place_in("s3://rows/chats", 4) == "s3://rows/chats/part-2.jsonl.gz:1"
-    assert place_in("s3://rows/chats/part-1.jsonl", 3) == "s3://rows/chats/part-1.jsonl:3"
-    with pytest.raises(DataError, match=r"^s3://rows/bad/half.jsonl.gz cannot be read to the end"):
-        numbers("s3://rows/bad/half.jsonl.gz")
-    with pytest.raises(DataError, match=r"^s3://rows/bad/rows.json:1: not JSON"):
-        numbers("s3://rows/bad/rows.json")
-
-
-def test_a_store_is_not_asked_before_it_must_be(store):
-    assert not is_quick_to_open("s3://rows/no-such-file.jsonl")
 
 
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("s3://rows/none.jsonl", "s3://rows/none.jsonl: the store has no such file"),
-        ("s3://rows/none*.jsonl", "s3://rows/none*.jsonl: the store has no such file"),
-        ("s3://no-bucket/a.jsonl", "s3://no-bucket/a.jsonl: the store has no such file: The specified bucket does not"),
-        ("s3://rows/model.bin", "s3://rows/model.bin: cannot tell the format from the name"),
-        ("s3://rows/folder", "s3://rows/folder is a folder without data files"),
         ("zz://rows/a.jsonl", "zz://rows/a.jsonl cannot be read: Protocol not known: zz"),
         ("file:///tmp/a.jsonl", "file://tmp/a.jsonl is a file of this machine; give its path"),
         ("http://127.0.0.1:1/a.jsonl", "http://127.0.0.1:1/a.jsonl: the store cannot be reached: "),
+        ("adl://rows/a.jsonl", "adl://rows/a.jsonl cannot be read: Install adlfs to access Azure Datalake Gen1"),
         ("s3://me:my-password@rows/a.jsonl", "s3://…: the address has a user or password"),
         ("https://host/a.jsonl?signature=my-password", "https://…: the address has a query, which may be a signature"),
     ],
 )
-def test_what_is_not_there_is_one_message(store, address, message):
-    store.put({"model.bin": b"0", "folder/model.bin": b"0"})
-
+def test_an_address_that_cannot_be_read_is_one_message(address: str, message: str):
     with pytest.raises(DataError) as raised:
         open_lines(address, None)
 
     assert str(raised.value).startswith(message)
     assert "\n" not in str(raised.value) and "my-password" not in str(raised.value)
-
-
-def test_a_split_of_a_file_is_refused(store):
-    store.put(SHARDS)
-
-    with pytest.raises(DataError, match=r"^s3://rows/chats: split 'test' was requested, but a file has no splits"):
-        open_lines("s3://rows/chats", None, "test")
 
 
 @pytest.mark.parametrize("path", ["s3://me:my-password@rows/a.jsonl", "https://host/a.jsonl?key=my-password"])
@@ -134,27 +52,59 @@ def test_a_config_keeps_an_address_as_it_is(path):
     assert DatasetConfig(path=path).path == path
 
 
+def test_a_store_is_not_asked_before_it_must_be():
+    assert not is_quick_to_open("s3://rows/no-such-file.jsonl")
+
+
 @pytest.fixture
-def web_server(tmp_path: Path) -> Iterator[str]:
-    """The address of a web server for the test's folder, without ranges."""
+def web(tmp_path: Path, own_cache: Path) -> Iterator[str]:
+    """The address of a web server for the folder `web` of the test."""
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
+    (tmp_path / "web").mkdir()
+    listed.cache_clear()
     server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), lambda *args: Quiet(*args, directory=str(tmp_path))
+        ("127.0.0.1", 0), lambda *args: Quiet(*args, directory=str(tmp_path / "web"))
     )
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=[0.02], daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
     server.server_close()
 
 
-def test_a_file_of_a_web_server_is_read(web_server, tmp_path, own_cache):
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"n": 7}) + "\n", encoding="utf-8")
+def numbers(name: str) -> list[object]:
+    return [line.value and line.value["n"] for line in open_lines(name, {"n"}).lines()]
 
-    assert numbers(f"{web_server}/rows.jsonl") == [7]
+
+def test_a_file_of_a_web_server_is_downloaded_once_and_named_by_its_address(web: str, tmp_path: Path, capsys):
+    rows, url = tmp_path / "web" / "rows.jsonl", f"{web}/rows.jsonl"
+    rows.write_text('{"n": 7}\n{"n": 8}\n', encoding="utf-8")
+
+    assert numbers(url) == numbers(url) == [7, 8]
+    assert open_lines(url, {"n"}).digest == open_lines(rows, {"n"}).digest
+    assert place_in(url, 2) == f"{url}:2"
+    assert capsys.readouterr().err.count(f"downloading {url} (0.0 MiB)") == 1
+
+
+def test_a_file_that_has_changed_is_told_and_read_anew(web: str, tmp_path: Path, capsys):
+    rows, url = tmp_path / "web" / "rows.jsonl", f"{web}/rows.jsonl"
+    rows.write_text('{"n": 7}\n', encoding="utf-8")
+    (old,) = find_remote(url).files
+    assert numbers(url) == [7]
+    rows.write_text('{"n": 8}\n', encoding="utf-8")
+    os.utime(rows, (0, 0))
+    listed.cache_clear()
+
+    assert numbers(url) == [8]
+    assert f"{url} has changed since it was last read" in capsys.readouterr().err
+    with pytest.raises(DataError, match=r"rows.jsonl was changed while it was downloaded; start again"):
+        local_copy(old)
+
+
+def test_a_missing_file_of_a_web_server_is_told(web: str):
     with pytest.raises(DataError, match=r"none.jsonl: the store has no such file"):
-        numbers(f"{web_server}/none.jsonl")
+        numbers(f"{web}/none.jsonl")
