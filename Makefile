@@ -23,7 +23,7 @@ test-versions: $(VENV)/.dev-ready  ## train a step of each kind with the oldest 
 test-engines: $(VENV)/.dev-ready  ## run the tests that start real servers; ENGINES="vllm --long", or vllm and sglang
 	$(BIN)/python checks/engines.py $(ENGINES)
 
-test-extras: $(VENV)/.dev-ready  ## install trackers and lm_eval together, send a run to each tracker, and evaluate; offline
+test-extras: $(VENV)/.dev-ready  ## install trackers, lm_eval and stores together, send a run to each tracker, evaluate, read a store; offline
 	$(BIN)/python checks/extras.py
 
 test-export: $(VENV)/.dev-ready  ## export the packaged model with llama.cpp's packages, and check the checks

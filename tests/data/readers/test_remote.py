@@ -5,15 +5,19 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from posttrain.config.load import load_config
+from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import DatasetConfig
+from posttrain.data.preparation import prepare_dataset
 from posttrain.data.readers.copies import local_copy
 from posttrain.data.readers.data_files import find_remote
 from posttrain.data.readers.open import is_quick_to_open, open_lines, place_in
 from posttrain.data.readers.remote import listed
+from posttrain.data.tokenized import TokenizedDataset
 from posttrain.errors import ConfigError, DataError
 
 
@@ -108,3 +112,20 @@ def test_a_file_that_has_changed_is_told_and_read_anew(web: str, tmp_path: Path,
 def test_a_missing_file_of_a_web_server_is_told(web: str):
     with pytest.raises(DataError, match=r"none.jsonl: the store has no such file"):
         numbers(f"{web}/none.jsonl")
+
+
+def test_tokenised_rows_need_no_copy_where_the_format_is_named(web: str, tmp_path: Path, tiny_tokenizer):
+    rows, url = tmp_path / "web" / "rows.jsonl", f"{web}/rows.jsonl"
+    rows.write_text('{"prompt": "1 + 1?", "completion": "2"}\n', encoding="utf-8")
+    copies = tmp_path / "cache" / "remote"
+
+    def prepared(format_: Literal["auto", "columns"]) -> TokenizedDataset:
+        return prepare_dataset("d", DatasetConfig(path=url, format=format_), ChatConfig(), tiny_tokenizer, "error")
+
+    first = prepared("auto")
+    for copy in copies.rglob("rows.jsonl"):
+        copy.unlink()
+    assert prepared("columns").token_digest() == first.token_digest()
+    assert not any(copies.rglob("rows.jsonl"))
+    prepared("auto")
+    assert any(copies.rglob("rows.jsonl"))
