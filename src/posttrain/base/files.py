@@ -97,10 +97,12 @@ def temporary_sibling(path: Path) -> Path:
 
 
 def remove_left_behind(path: Path) -> None:
-    """Remove temporary files of `path` left by killed processes; no other process may be writing it now."""
+    """Remove temporary files and folders of `path` left by killed processes; no other may be writing it now."""
     left = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.tmp")  # no match for names over 40 characters
     for each in path.parent.iterdir():
-        if left.fullmatch(each.name):
+        if left.fullmatch(each.name) and each.is_dir():
+            shutil.rmtree(each)
+        elif left.fullmatch(each.name):
             each.unlink()
 
 

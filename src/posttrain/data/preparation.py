@@ -94,17 +94,16 @@ def prepare_rows(  # what is read, where it is kept, and how
     """
     if examples.note is not None:
         report(examples.note)
-    dataset = tokenized.load(folder, name)
-    if dataset is None:
+
+    def make() -> None:
         report(f"tokenising {name} ({path})")
         ledger, stream = Ledger(name), ExampleStream(examples, on_bad_record)
         records = iter(stream)
         with bad_records_first(records):
             encode = encoding(ledger)
             write_rows(stream, records, lambda batch: [encode(batch)], ledger, examples.digest, [folder])
-        dataset = tokenized.load(folder, name)
-        assert dataset is not None
-    return dataset
+
+    return tokenized.made_once([folder], name, lambda: tokenized.load(folder, name), make)
 
 
 def tokenized_folder(

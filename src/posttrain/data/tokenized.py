@@ -8,20 +8,24 @@ Rows are not copied: subsets and concatenations of data sets are row numbers int
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from posttrain.base.files import atomic_folder, described_hash
+from posttrain.base.files import atomic_folder, described_hash, remove_left_behind
+from posttrain.base.locks import awaited_lock, lock_of
 from posttrain.data.curriculum.step_plan import RowSizes
 from posttrain.data.ledger import Ledger
 from posttrain.data.token_arrays import ArrayFile, PickedValues, TokenArrays, growing_arrays, mapped_array
+
+D = TypeVar("D")
 
 # Raise it when the same inputs give different arrays, so that older caches are not read.
 FORMAT_VERSION = 3
@@ -143,6 +147,23 @@ class RowWriter:
         tokens = self._arrays["ids"].length
         for name, array in self._arrays.items():
             array.append(rows.starts + tokens if name == "starts" else getattr(rows, name))
+
+
+def made_once(folders: Sequence[Path], name: str, load: Callable[[], D | None], make: Callable[[], None]) -> D:
+    """What `load` finds in the folders of a data set; if it finds nothing, `make` makes them first.
+
+    One process makes them, and others that want them wait, also on machines that share the cache. What killed processes
+    have left behind of them is removed.
+    """
+    if (found := load()) is None:
+        with awaited_lock(lock_of(folders[0]), f"tokenising {name}"):
+            if (found := load()) is None:
+                for folder in folders:
+                    remove_left_behind(folder)
+                make()
+                found = load()
+    assert found is not None
+    return found
 
 
 @contextmanager

@@ -88,8 +88,8 @@ def prepare_preferences(
         report(source.note)
     digest = _content_digest(source.digest, config, policies.seed)
     folders = _folders(digest, policies, tokenizer)
-    sides = _load(folders, name)
-    if sides is None:
+
+    def make() -> None:
         report(f"tokenising {name} ({source.name})")
         ledger = Ledger(name)
         stream, examples, not_drawn = _taken(
@@ -106,9 +106,8 @@ def prepare_preferences(
                 return _encoded(batch, policies, encoder, ledger)
 
             write_rows(stream, examples, encode, ledger, digest, folders)
-        sides = _load(folders, name)
-        assert sides is not None
-    chosen, rejected = sides
+
+    chosen, rejected = tokenized.made_once(folders, name, lambda: _load(folders, name), make)
     chosen.ledger.require_something_to_learn(policies.chat.min_end_tokens_kept)
     _require_enough_kept(chosen.ledger, policies.max_dropped_share)
     if config.n_samples is not None and chosen.ledger.rows < config.n_samples:
