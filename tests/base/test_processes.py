@@ -48,7 +48,7 @@ def test_items_are_read_only_as_they_are_needed():
 
     results = worked_in_order(uneven, items(), 2)
     assert [next(results)[0], next(results)[0], len(read)] == [0, 1, 4]
-    results.close()  # type: ignore[attr-defined]
+    results.close()
 
 
 def refuse_seven(number: int) -> int:

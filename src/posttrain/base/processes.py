@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
@@ -41,7 +41,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def worked_in_order(work: Callable[[T], R], items: Iterable[T], processes: int) -> Iterator[R]:
+def worked_in_order(work: Callable[[T], R], items: Iterable[T], processes: int) -> Generator[R, None, None]:
     """What `work` makes of each item, in order, by forked processes; items and results are pickled, `work` is not.
 
     At most one item more than there are processes is in memory. The processes end with the iteration, and also when
