@@ -13,8 +13,8 @@ from engines import ROOT, environment
 
 EXTRAS = ("wandb", "trackio", "mlflow", "lm-eval", "remote")
 """Extras of pyproject.toml."""
-STORE = ("moto[s3]", "flask", "flask-cors")
-"""An object store for the tests; of its extra `server`, only what S3 needs."""
+STORES = ("moto[s3]", "flask", "flask-cors", "gcp-storage-emulator")
+"""Object stores for the tests; of moto's extra `server`, only what S3 needs."""
 CONSTRAINTS = ("constraints-cpu.txt", "constraints-extras.txt")
 TESTS = (
     "tests/supply_chain/test_extra_packages.py",
@@ -33,7 +33,7 @@ def main() -> None:
     install = [each for each in wanted if not each.startswith("posttrain-toolkit")]
     constraints = [word for file in CONSTRAINTS for word in ("-c", file)]
     pins = "".join((ROOT / file).read_text() for file in CONSTRAINTS)
-    python = environment(ROOT / ".venv" / "extras", [*constraints, *install, *STORE], pins=pins, also=[ROOT / "src"])
+    python = environment(ROOT / ".venv" / "extras", [*constraints, *install, *STORES], pins=pins, also=[ROOT / "src"])
     command = [python, "-m", "pytest", "-q", "-n", "0", "-m", "extras", *TESTS]
     raise SystemExit(subprocess.run(command, cwd=ROOT).returncode)
 
