@@ -33,7 +33,7 @@ NEEDS_HTTP = ["base.http"]
 LIGHT_MODULES = [
     "errors",
     *(f"data.{name}" for name in ("records", "sources", "curriculum.step_plan", "ledger")),
-    *(f"data.readers.{name}" for name in ("json_lines", "tables", "open", "texts")),
+    *(f"data.readers.{name}" for name in ("json_lines", "tables", "open", "texts", "remote", "copies")),
     *("data.overlap", "data.row_texts"),
     *(f"models.{name}" for name in ("backend", "location", "load", "gguf")),
     *(f"runs.{name}" for name in ("checkpoints", "directory", "manifest", "metrics", "resume", "trained_run")),
