@@ -5,7 +5,6 @@ The tiny tokenizer encodes `z` and `Q` as one token each, so a row of n `z` and 
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -113,27 +112,6 @@ def test_bad_records_are_told_before_a_row_that_is_too_long(prepare, in_pieces):
 def test_a_renamed_column_that_is_nowhere_is_told_before_a_row_that_is_too_long(prepare, in_pieces):
     with pytest.raises(DataError, match=r"columns\.weight is 'importance', which no record has"):
         prepare([row(20, 20)] * 5, max_length=24, truncation="error", columns=ColumnsConfig(weight="importance"))
-
-
-def arrays_of(cache: Path) -> dict[str, bytes]:
-    (folder,) = cache.iterdir()
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
-@pytest.mark.parametrize("cores", [4, 16])
-def test_helpers_make_the_same_files_byte_for_byte(prepare, in_pieces, own_cache: Path, monkeypatch, cores: int):
-    rows = [{**row(number % 30 + 1, number % 7 + 1), "weight": 1 + number % 3} for number in range(100)]
-    monkeypatch.setattr(preparation, "usable_cores", lambda: 1)
-    prepare(rows, max_length=40, truncation="drop")
-    alone = arrays_of(own_cache)
-    shutil.rmtree(own_cache)
-
-    monkeypatch.setattr(preparation, "_BATCHES_ALONE", 2)
-    monkeypatch.setattr(preparation, "usable_cores", lambda: cores)
-    prepare(None, max_length=40, truncation="drop")
-
-    assert arrays_of(own_cache) == alone
-    assert b"too long" in alone["dataset.json"]
 
 
 @pytest.mark.parametrize("last", [{"prompt": "no answer"}, row(20, 20)], ids=["a bad record", "a row too long"])

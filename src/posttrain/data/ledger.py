@@ -49,23 +49,6 @@ class Ledger:
         """The counts for ledger.json and the cache; `Ledger(**...)` restores them."""
         return asdict(self)
 
-    def add(self, other: "Ledger") -> None:
-        """Count in what another ledger has counted of further rows."""
-        self.records, self.bad = self.records + other.records, self.bad + other.bad
-        for reason, count in other.dropped.items():
-            self.dropped[reason] = self.dropped.get(reason, 0) + count
-        self.cut_left, self.cut_right = self.cut_left + other.cut_left, self.cut_right + other.cut_right
-        self.rows, self.tokens = self.rows + other.rows, self.tokens + other.tokens
-        self.trained_tokens += other.trained_tokens
-        self.longest = max(self.longest, other.longest)
-        self.answers, self.answers_with_end = (
-            self.answers + other.answers,
-            self.answers_with_end + other.answers_with_end,
-        )
-        weights = [*self.weights, *other.weights]
-        self.weights = [min(weights), max(weights)] if weights else []
-        self.faults = [*self.faults, *other.faults]
-
     def drop(self, reason: str) -> None:
         """Count one row that will not be trained."""
         self.dropped[reason] = self.dropped.get(reason, 0) + 1

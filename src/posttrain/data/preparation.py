@@ -3,16 +3,15 @@
 import gc
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from posttrain.base.cache import cache_dir
 from posttrain.base.files import described_hash
-from posttrain.base.processes import usable_cores, worked_in_order
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord
 from posttrain.conversation.encoder import ConversationEncoder, conversation_encoder
@@ -40,8 +39,6 @@ VALIDATION = "validation.dataset"
 
 # Rows encoded per call: enough to keep the tokenizer's threads busy.
 _BATCH = 1024
-# Batches before other processes are started: fewer rows are encoded in seconds.
-_BATCHES_ALONE = 8
 
 _DROP_REASONS = {
     Outcome.DROPPED_TOO_LONG: "too long",
@@ -67,9 +64,9 @@ def prepare_dataset(
     examples = source.examples(require_answer=True)
     folder = tokenized_folder(source, chat, tokenizer, on_bad_record, training_template)
 
-    def encoding() -> Callable[[Numbered[Parsed], Ledger], SideRows]:
+    def encoding(ledger: Ledger) -> Callable[[Numbered[Parsed]], SideRows]:
         encoder = conversation_encoder(chat, tokenizer, training_template)
-        return lambda batch, ledger: _encoded(batch, chat, encoder, ledger)
+        return lambda batch: _encoded(batch, chat, encoder, ledger)
 
     dataset = prepare_rows(name, config.path, examples, folder, encoding, on_bad_record, report)
     dataset.ledger.require_something_to_learn(chat.min_end_tokens_kept)
@@ -83,14 +80,14 @@ def prepare_rows(  # what is read, where it is kept, and how
     path: str,
     examples: Examples[T],
     folder: Path,
-    encoding: "Callable[[], Callable[[Numbered[T], Ledger], SideRows]]",
+    encoding: "Callable[[Ledger], Callable[[Numbered[T]], SideRows]]",
     on_bad_record: OnBadRecord,
     report: Callable[[str], None],
 ) -> TokenizedDataset:
     """The rows of one data set from its cache folder, or tokenised and written there.
 
     Args:
-        encoding: makes the function that turns a batch into the rows to keep, and counts them in a ledger.
+        encoding: makes the function that turns a batch into the rows to keep, and counts them in the ledger.
 
     Raises:
         DataError: there are bad records and `on_bad_record` is error, or none is usable.
@@ -103,8 +100,8 @@ def prepare_rows(  # what is read, where it is kept, and how
         ledger, stream = Ledger(name), ExampleStream(examples, on_bad_record)
         records = iter(stream)
         with bad_records_first(records):
-            encode = encoding()
-            write_rows(stream, records, lambda *batch: [encode(*batch)], ledger, examples.digest, [folder])
+            encode = encoding(ledger)
+            write_rows(stream, records, lambda batch: [encode(batch)], ledger, examples.digest, [folder])
 
     return tokenized.made_once([folder], name, lambda: tokenized.load(folder, name), make)
 
@@ -178,60 +175,34 @@ class SideRows:
             self.lost_ends += trained_ends(whole, self.end_ids) - trained_ends(row, self.end_ids)
 
 
-def helpers_for(cores: int) -> int:
-    """Number of processes that share the work of one that has so many cores, and threads for its tokenizer.
-
-    On two cores they were measured to be no faster; beyond eight, reading the records is the slowest part.
-    """
-    return min(cores - 1, 8) if cores >= 4 else 0
-
-
-Encode = Callable[[Numbered[T], Ledger], Sequence[SideRows]]
-"""Turns a batch into the rows to keep, for each side, and counts them in the ledger."""
-
-
 def write_rows(
     stream: ExampleStream[T],
     examples: Iterator[tuple[int, T]],
-    encode: Encode[T],
+    encode: Callable[[Numbered[T]], Sequence[SideRows]],
     ledger: Ledger,
     digest: str,
     folders: Sequence[Path],
 ) -> None:
     """Tokenise all examples in batches and write the rows of each side to its folder; all or nothing.
 
-    After the first batches, forked processes share the work; arrays and counts are the same for any number of them.
-
     Args:
         stream: counts the records that `examples` reads.
-        encode: is called for one batch after another, each time with a new ledger.
+        encode: turns a batch into the rows to keep, for each folder.
         ledger: gets the counts of rows and records.
     """
-
-    def encoded(batch: Numbered[T]) -> tuple[list[TokenArrays], Ledger]:
-        counts = Ledger(ledger.name)
-        return [_counted(side, counts) for side in encode(batch, counts)], counts
-
-    batches = iter(lambda: list(islice(examples, _BATCH)), [])
     with ExitStack() as stack:
         stack.enter_context(_no_collections())
         writers = [stack.enter_context(tokenized.new_dataset(folder, ledger, digest)) for folder in folders]
-        shared = stack.enter_context(closing(worked_in_order(encoded, batches, helpers_for(usable_cores()))))
-        for sides, counts in chain(map(encoded, islice(batches, _BATCHES_ALONE)), shared):
-            for writer, arrays in zip(writers, sides, strict=True):
+        while batch := list(islice(examples, _BATCH)):
+            for writer, side in zip(writers, encode(batch), strict=True):
+                arrays = TokenArrays.from_rows(side.rows, side.records)
+                ledger.count_tokens(arrays.lengths, arrays.trained_counts)
+                ledger.count_weights(arrays.weights)
+                ledger.count_ends(arrays.trained_of(side.end_ids), side.lost_ends)
                 writer.add(arrays)
-            ledger.add(counts)
         ledger.records, ledger.bad, ledger.faults = stream.read, stream.bad.count, stream.bad.shown
         for reason, count in stream.useless.items():
             ledger.dropped[reason] = ledger.dropped.get(reason, 0) + count
-
-
-def _counted(side: SideRows, ledger: Ledger) -> TokenArrays:
-    arrays = TokenArrays.from_rows(side.rows, side.records)
-    ledger.count_tokens(arrays.lengths, arrays.trained_counts)
-    ledger.count_weights(arrays.weights)
-    ledger.count_ends(arrays.trained_of(side.end_ids), side.lost_ends)
-    return arrays
 
 
 @contextmanager

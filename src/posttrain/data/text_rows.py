@@ -48,9 +48,9 @@ def prepare_texts(
     )
     folder = cache_dir() / "tokenized" / key
 
-    def encoding() -> Callable[[Numbered[str], Ledger], SideRows]:
+    def encoding(ledger: Ledger) -> Callable[[Numbered[str]], SideRows]:
         encoder = TextRowEncoder(tokenizer, chat.max_length)
-        return lambda batch, ledger: _encoded(batch, encoder, ledger)
+        return lambda batch: _encoded(batch, encoder, ledger)
 
     dataset = prepare_rows(name, config.path, examples, folder, encoding, on_bad_record, report)
     dataset.ledger.require_something_to_learn(chat.min_end_tokens_kept)

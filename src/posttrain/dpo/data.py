@@ -102,7 +102,7 @@ def prepare_preferences(
         with bad_records_first(examples):
             encoder = conversation_encoder(policies.chat, tokenizer, policies.training_template)
 
-            def encode(batch: Numbered[Preference], ledger: Ledger) -> tuple[SideRows, SideRows]:
+            def encode(batch: Numbered[Preference]) -> tuple[SideRows, SideRows]:
                 return _encoded(batch, policies, encoder, ledger)
 
             write_rows(stream, examples, encode, ledger, digest, folders)
