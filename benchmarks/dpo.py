@@ -111,7 +111,7 @@ def train_with_toolkit(options: argparse.Namespace, reference: str, dtype: str =
     from posttrain.runs.directory import RunDirectory
     from posttrain.runs.metrics import read_metrics
     from posttrain.runs.resume import ResumePoint, RunCounters
-    from posttrain.train.parallel import connect
+    from posttrain.train.parallel.ranks import connect
 
     with tempfile.TemporaryDirectory() as name:
         settings = config(options, Path(name), reference, dtype)

@@ -7,7 +7,7 @@ from typing import Any
 from posttrain.models.backend import LoadedModel
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.resume import ResumePoint, RunCounters
-from posttrain.train.parallel import connect
+from posttrain.train.parallel.ranks import connect
 from posttrain.train.session import Session
 
 

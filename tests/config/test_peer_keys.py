@@ -46,7 +46,7 @@ def test_no_name_means_two_things():
         ("training.lr_scheduler_type=cosine", "training.schedule"),
         ("lora.lora_alpha=1", "lora.alpha"),
         ("training.logging_steps=1", "every step is logged"),
-        ("training.deepspeed=a", "accelerate launch"),
+        ("training.deepspeed=a", "parallel.kind"),
     ],
 )
 def test_a_key_of_another_tool_is_answered_with_ours(tmp_path: Path, override: str, key: str):

@@ -20,8 +20,8 @@ from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.plan import show_plan
 from posttrain.dpo.train import train
 from posttrain.errors import ModelError
-from posttrain.models.checkpoint import save_trained_weights
 from posttrain.models.frozen import without_dropout
+from posttrain.models.weights.checkpoint import save_trained_weights
 from running import metrics
 
 KTO = {"type": "kto"}

@@ -9,7 +9,7 @@ from gguf import MODEL_ARCH, GGMLQuantizationType, GGUFReader, GGUFWriter, Token
 from gguf.quants import quantize
 from transformers import AutoConfig, AutoTokenizer
 
-from posttrain.merge.shards import checkpoint_tensors
+from posttrain.models.weights.tensor_files import checkpoint_tensors
 
 F32, F16, Q8_0 = GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.Q8_0
 

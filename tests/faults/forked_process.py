@@ -40,7 +40,7 @@ IMPORTED = (
     "posttrain.models.hf",
     "posttrain.runs.plots",
     "posttrain.train.loop",
-    "posttrain.train.parallel",
+    "posttrain.train.parallel.ranks",
     "posttrain.sft.train",
     "posttrain.sft.recipe",
     "posttrain.dpo.train",

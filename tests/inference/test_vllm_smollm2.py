@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 from posttrain.inference.engine import Completion, GenerationRequest, Sampling, StopReason, completion_text
 from posttrain.inference.vllm import VllmEngine
 from posttrain.inference.vllm_load import VllmOptions
-from posttrain.inference.weight_sync import write_merged_weights
+from posttrain.models.weights.merged import write_merged_weights
 
 END = frozenset({2})
 QUESTIONS = ("What is the capital of France?", "Count from one to ten.", "What is 7 plus 8?", "Name a fruit.")

@@ -15,7 +15,7 @@ from posttrain.errors import ModelError
 from posttrain.inference.engine import GenerationRequest, Sampling
 from posttrain.inference.vllm import VllmEngine
 from posttrain.inference.vllm_load import VllmOptions
-from posttrain.inference.weight_sync import write_merged_weights
+from posttrain.models.weights.merged import write_merged_weights
 from sharp_model import write_adapter
 from vllm_model import write_vllm_model
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from posttrain.errors import ModelError
-from posttrain.inference.weight_sync import write_merged_weights
+from posttrain.models.weights.merged import write_merged_weights
 
 IDS = torch.arange(3, 63).reshape(2, 30)
 

@@ -11,9 +11,9 @@ from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import ConfigError
 from posttrain.merge.merge import merge_adapter
-from posttrain.models.checkpoint import load_trained_weights
 from posttrain.models.frozen import start_of_training
 from posttrain.models.load import choose_backend
+from posttrain.models.weights.checkpoint import load_trained_weights
 from posttrain.train.optim.optimizer import make_optimizers
 from posttrain.train.optim.update import update
 

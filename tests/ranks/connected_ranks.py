@@ -48,7 +48,7 @@ def _be_a_rank(
     os.environ.update(environment, LOCAL_WORLD_SIZE=environment["WORLD_SIZE"])
     from torch import distributed
 
-    from posttrain.train.parallel import connect
+    from posttrain.train.parallel.ranks import connect
 
     rank, ranks = int(environment["RANK"]), int(environment["WORLD_SIZE"])
     distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=ranks)

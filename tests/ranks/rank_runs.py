@@ -15,7 +15,7 @@ import yaml
 
 from dpo.dpo_runs import TRAINING
 from dpo.dpo_runs import write_run as write_dpo
-from forked_command import run_forked
+from forked_command import in_processes, run_forked
 from rl.rl_runs import write_run as write_rl
 from running import BIN, metrics
 
@@ -119,6 +119,15 @@ def alone(command: str, config: Path, *options: str, expect: int = 0) -> subproc
     """Run to the end in a single process."""
     finished = run_forked([command, config, *options], timeout=_LONGEST_SECONDS)
     assert finished.returncode == expect, finished.stderr
+    return finished
+
+
+def together(
+    command: str, config: Path, *options: str, processes: int = 2, expect: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run to the end in several processes, which are forks, so that nothing is imported again."""
+    finished = run_forked(in_processes(processes, [command, config, *options]), timeout=_LONGEST_SECONDS)
+    assert finished.returncode == expect, finished.stdout + finished.stderr
     return finished
 
 

@@ -10,17 +10,14 @@ from dpo.dpo_runs import write_run as write_dpo
 from posttrain.errors import ConfigError, RunError
 from posttrain.runs.failures import ranks_explained
 from posttrain.runs.manifest import require_same_run
-from posttrain.train.parallel import require_unsharded
+from posttrain.train.parallel.launch import require_own_sharding
 from ranks.rank_runs import run, write_sft
 from rl.rl_runs import write_run as write_rl
 from test_dataserver_docs import blocks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "ranks.md").read_text(encoding="utf-8")
 COMMANDS = [
-    line
-    for block in blocks(PAGE, "")
-    for line in block.splitlines()
-    if line.startswith("torchrun ") and "…" not in line
+    line for block in blocks(PAGE, "") for line in block.splitlines() if line.startswith("torchrun --standalone ")
 ]
 # The page wraps long lines.
 SAID = [" ".join(block.split()) for block in blocks(PAGE, "") if block.startswith("error: ")]
@@ -49,7 +46,7 @@ def test_the_refusals_are_what_the_commands_say(monkeypatch: pytest.MonkeyPatch)
     assert f"error: {' '.join(str(other_count.value).split())}" in SAID
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     with pytest.raises(ConfigError) as sharded:
-        require_unsharded("toolkit-sft")
+        require_own_sharding()
     assert f"error: {sharded.value}" in SAID
 
 

@@ -31,7 +31,7 @@ from posttrain.rl.rollout.rollout import Rollout
 from posttrain.rl.schedule import RolloutSchedule
 from posttrain.rl.train import open_recipe, open_session
 from posttrain.runs.directory import RunDirectory
-from posttrain.train.parallel import connect
+from posttrain.train.parallel.ranks import connect
 
 Rewards = Sequence[float | None]
 # Keeps recipes open until the tests end.

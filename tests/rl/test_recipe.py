@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from posttrain.config.load import load_config
-from posttrain.models.checkpoint import save_trained_weights
+from posttrain.models.weights.checkpoint import save_trained_weights
 from posttrain.rl.config import RLConfig
 from posttrain.rl.generation import MicroBatch
 from posttrain.rl.objective import Means

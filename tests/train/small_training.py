@@ -17,7 +17,7 @@ from posttrain.models.backend import LoadedModel
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.resume import ResumePoint, RunCounters
 from posttrain.train.loop import Loop
-from posttrain.train.parallel import connect
+from posttrain.train.parallel.ranks import connect
 from posttrain.train.recipe import Evaluation, Measure, Recipe, StepResult, UnavailableError
 from posttrain.train.record.step_log import StepLog
 from posttrain.train.state import TrainState

@@ -18,6 +18,11 @@ def process_rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def on_one_machine() -> bool:
+    """Whether all processes that train together run on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) == process_count()
+
+
 def share_of_rank(total: int) -> range:
     """This rank's part of `total` things; the parts of all ranks, in rank order, are all of them."""
     rank, ranks = process_rank(), process_count()

@@ -51,6 +51,9 @@ Output = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Folder for what is made, in the place of the config's.")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint, exactly.")]
+Reshard = Annotated[
+    bool, typer.Option("--reshard", help="Resume with other processes than before: the same numbers but for rounding.")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, start nothing.")]
 Part = Annotated[

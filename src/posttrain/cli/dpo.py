@@ -22,6 +22,7 @@ def dpo(
     model_index: doorway.ModelIndex = None,
     output_dir: doorway.OutputDir = None,
     resume: doorway.Resume = False,
+    reshard: doorway.Reshard = False,
     overwrite: doorway.Overwrite = False,
     dry_run: doorway.DryRun = False,
     schema: Annotated[bool, doorway.schema_option(DPOConfig)] = False,
@@ -37,7 +38,7 @@ def dpo(
     if dry_run:
         from posttrain.dpo.plan import show_plan
 
-        return show_plan(settings, name, resume=resume, overwrite=overwrite)
+        return show_plan(settings, name, resume=resume or reshard, overwrite=overwrite)
     from posttrain.dpo.train import train
 
-    train(settings, name, resume=resume, overwrite=overwrite)
+    train(settings, name, resume=resume or reshard, overwrite=overwrite, reshard=reshard)

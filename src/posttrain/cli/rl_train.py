@@ -20,6 +20,7 @@ def rl_train(
     run_name: doorway.RunName = None,
     output_dir: doorway.OutputDir = None,
     resume: doorway.Resume = False,
+    reshard: doorway.Reshard = False,
     overwrite: doorway.Overwrite = False,
     rollouts_from: Annotated[Path | None, typer.Option(metavar="RUN", help=_ROLLOUTS)] = None,
     dry_run: doorway.DryRun = False,
@@ -31,7 +32,8 @@ def rl_train(
     if dry_run:
         from posttrain.rl.plan import show_plan
 
-        return show_plan(settings, name, resume=resume, overwrite=overwrite, rollouts_from=rollouts_from)
+        return show_plan(settings, name, resume=resume or reshard, overwrite=overwrite, rollouts_from=rollouts_from)
     from posttrain.rl.train import train
 
-    train(settings, name, resume=resume, overwrite=overwrite, rollouts_from=rollouts_from)
+    way = {"resume": resume or reshard, "overwrite": overwrite, "reshard": reshard}
+    train(settings, name, **way, rollouts_from=rollouts_from)

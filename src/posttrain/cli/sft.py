@@ -18,6 +18,7 @@ def sft(
     run_name: doorway.RunName = None,
     output_dir: doorway.OutputDir = None,
     resume: doorway.Resume = False,
+    reshard: doorway.Reshard = False,
     overwrite: doorway.Overwrite = False,
     dry_run: doorway.DryRun = False,
     schema: Annotated[bool, doorway.schema_option(SFTConfig)] = False,
@@ -30,7 +31,7 @@ def sft(
     if dry_run:
         from posttrain.sft.plan import show_plan
 
-        return show_plan(settings, name, resume=resume, overwrite=overwrite)
+        return show_plan(settings, name, resume=resume or reshard, overwrite=overwrite)
     from posttrain.sft.train import train
 
-    train(settings, name, resume=resume, overwrite=overwrite)
+    train(settings, name, resume=resume or reshard, overwrite=overwrite, reshard=reshard)

@@ -116,8 +116,8 @@ _TRAINING = (
     PeerKey(("early_stopping_patience",), ("validation.patience",)),
     PeerKey(
         ("deepspeed", "fsdp", "fsdp_config", "ddp", "tensor_parallel_size"),
-        (),
-        "several devices: `accelerate launch` or `torchrun`, with the same config; sharded training is not here",
+        ("parallel.kind",),
+        "`ddp` or `fsdp2`; start the same command with `torchrun`",
     ),
 )
 

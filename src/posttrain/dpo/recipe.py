@@ -37,7 +37,7 @@ from posttrain.models.frozen import FrozenModel
 from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.runs.resume import RunCounters
 from posttrain.train.memory import Phase, during
-from posttrain.train.parallel import gathered
+from posttrain.train.parallel.ranks import gathered
 from posttrain.train.recipe import Measure, PlannedSteps, Recipe, StepResult, place_of, step_facts
 
 Batch = dict[str, torch.Tensor]

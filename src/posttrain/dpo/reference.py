@@ -29,12 +29,13 @@ from posttrain.dpo.data import PreferenceData
 from posttrain.dpo.run_rows import BothSides, RunRows
 from posttrain.dpo.scores import AskedModel, RowScorer
 from posttrain.models.backend import LoadedModel
-from posttrain.models.checkpoint import TRAINED_ADAPTER
 from posttrain.models.frozen import FrozenModel, start_of_training, without_dropout
 from posttrain.models.kernels.packed_rows import why_not_packed
 from posttrain.models.load import choose_backend
+from posttrain.models.weights.checkpoint import TRAINED_ADAPTER
+from posttrain.models.weights.sharding import shard, whole
 from posttrain.train.memory import Phase, during
-from posttrain.train.parallel import summed
+from posttrain.train.parallel.ranks import summed
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,8 @@ def make_reference(
     if isinstance(config.reference, SeparateReference):
         with during(Phase.LOAD, "while the reference was loaded"):
             model = _load_separate(config.reference, chatml=config.chat.template == "chatml")
+            if loaded.sharded:
+                shard(model, loaded.device)
         packed = loaded.padding_free and why_not_packed(model, loaded.compute_dtype, config.chat.max_length) is None
         weights = start_digest(model, new_adapter=False)
         asked, name = AskedModel(FrozenModel(model), packed=packed), "reference"
@@ -111,7 +114,7 @@ class LiveReference:
 
     def of_batch(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """log π_ref of the micro-batch's rows."""
-        passes = self._scorer.passes(batch, at_once=self._frozen.packed)
+        passes = self._scorer.passes(batch, at_once=self._frozen.packed or self._scorer.loaded.sharded)
         with self._scorer.loaded.autocast():
             return self._frozen.logprobs(batch["input_ids"], batch["labels"], passes).float()
 
@@ -191,7 +194,7 @@ def start_digest(model: Any, *, new_adapter: bool) -> str:
         }
     for name, tensor in sorted(state.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(whole(tensor.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -23,7 +23,7 @@ from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel
 from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.models.padding import pad_rows
-from posttrain.train.parallel import summed
+from posttrain.train.parallel.ranks import in_turn, summed
 
 # Per rank; an interruption loses what was computed of the current portion.
 _BATCHES_OF_A_PORTION = 16
@@ -126,15 +126,15 @@ class RowScorer:
     ) -> torch.Tensor:
         device, ranks = self.accelerator.device, self.accelerator.num_processes
         found = torch.zeros((len(both.sides), len(portion)), dtype=torch.float32, device=device)
-        starts = range(0, len(portion), self.width)
-        for start in starts[self.accelerator.process_index :: ranks]:
+        for start, counts in in_turn(range(0, len(portion), self.width), in_step=self.loaded.sharded):
             place = slice(start, start + self.width)
             numbers = portion[place].tolist()
             batches = [[side.rows.row(row) for row in numbers] for side in both.sides]
             if asked.packed:  # then both sides of a row share the computation of its prompt
                 batches = [list(chain(*batches))]
             scores = [self._of_batch(asked, batch) for batch in batches]
-            found[:, place] = torch.cat(scores).view(len(both.sides), -1)
+            if counts:
+                found[:, place] = torch.cat(scores).view(len(both.sides), -1)
             progress.advance(len(numbers) * ranks)
         # Each rank has zeros for the rows that other ranks computed.
         return summed(self.accelerator, found)

@@ -22,7 +22,8 @@ from posttrain.runs.finish import finish_run, loss_results, summary
 from posttrain.runs.resume import find_resume_point
 from posttrain.train.identity import require_same_weights, with_tasks
 from posttrain.train.identity import run_identity as identity_of
-from posttrain.train.parallel import connect, require_unsharded
+from posttrain.train.parallel.launch import require_own_sharding, require_same_launch
+from posttrain.train.parallel.ranks import connect
 from posttrain.train.plan import show_epochs
 from posttrain.train.session import Session, require_kernels, steps_on
 from posttrain.train.watchdogs import training_watchdogs
@@ -46,8 +47,13 @@ _NOTHING_LEFT = (
 )
 
 
-def train(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
+def train(
+    config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool = False, reshard: bool = False
+) -> dict[str, Any]:
     """Train as `config` says, in the run directory `<output_dir>/<name>`; returns its `result.json`.
+
+    Args:
+        reshard: whether the run that is resumed may have had other processes.
 
     Raises:
         ConfigError, DataError, ModelError: the input is wrong; nothing was trained or overwritten.
@@ -55,15 +61,18 @@ def train(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool
         RunInterrupted: Ctrl-C or SIGTERM ended it, after a checkpoint.
     """
     accumulation_steps(config.training)  # refuses a step that does not divide evenly, before anything is read
-    require_unsharded("toolkit-dpo")
+    require_own_sharding()
     run = RunDirectory(config.run.output_dir / name)
     with run_context(run, resume=resume, overwrite=overwrite), pushing(config, run) as pushes:
-        return _train(config, run, pushes, resume=resume)
+        require_same_launch(run, config)
+        return _train(config, run, pushes, resume=resume, reshard=reshard)
 
 
-def _train(config: DPOConfig, run: RunDirectory, pushes: Pushes | None, *, resume: bool) -> dict[str, Any]:
+def _train(
+    config: DPOConfig, run: RunDirectory, pushes: Pushes | None, *, resume: bool, reshard: bool
+) -> dict[str, Any]:
     session, data = open_session(config, run)
-    session = replace(session, pushes=pushes)
+    session = replace(session.with_any_processes() if reshard else session, pushes=pushes)
     if done := session.finished(resume=resume):
         return done
     point = find_resume_point(run, session.identity, data.curriculum, resume=resume)

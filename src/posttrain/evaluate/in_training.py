@@ -28,7 +28,7 @@ from posttrain.inference.loaded import LoadedModelEngine
 from posttrain.models.backend import LoadedModel
 from posttrain.train.evaluate import EVALUATIONS, answer_means, keep_answers
 from posttrain.train.memory import Phase, during
-from posttrain.train.parallel import from_main_process
+from posttrain.train.parallel.ranks import from_main_process
 from posttrain.train.recipe import Evaluation
 
 

@@ -29,8 +29,8 @@ from posttrain.export.verify import verify
 from posttrain.inference.config import load_inference_config
 from posttrain.inference.weights import ChosenWeights, choose_weights
 from posttrain.merge.merge import merge_adapter
-from posttrain.merge.shards import FLOATS, checkpoint_tensors
 from posttrain.merge.verify import verify_merge
+from posttrain.models.weights.tensor_files import FLOATS, checkpoint_tensors
 
 MOST_PROMPTS = 20
 """Prompts of a user's file that are answered."""

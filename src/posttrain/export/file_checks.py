@@ -11,7 +11,7 @@ from gguf.quants import dequantize
 
 from posttrain.base.text import first_of
 from posttrain.errors import RunError
-from posttrain.merge.shards import StoredTensor, checkpoint_tensors
+from posttrain.models.weights.tensor_files import StoredTensor, checkpoint_tensors
 
 # Rounding to 16 bits changes a fingerprint by less.
 _SAME = 1e-4

@@ -87,7 +87,7 @@ def _vllm(loaded: LoadedModel, ends: frozenset[int], place: _Place) -> Iterator[
     """vLLM with the adapter merged into the weights, in a folder that is deleted at the end of the block."""
     from posttrain.inference.vllm import VllmEngine  # slow import, and only after the backend is chosen
     from posttrain.inference.vllm_load import VllmOptions
-    from posttrain.inference.weight_sync import write_merged_weights
+    from posttrain.models.weights.merged import write_merged_weights
 
     options = VllmOptions(dtype=str(loaded.compute_dtype).removeprefix("torch."), max_length=place.max_length)
     with TemporaryDirectory(prefix="posttrain-weights-", dir=place.scratch) as name:

@@ -13,6 +13,7 @@ from posttrain.errors import ModelError
 from posttrain.inference.engine import Completion, FinishedCompletions, GenerationRequest, Key, Sampling
 from posttrain.inference.hf.engine import HfEngine
 from posttrain.models.backend import LoadedModel
+from posttrain.models.weights.sharding import whole_tensors, writes
 
 _FILE = "trained.safetensors"
 
@@ -70,9 +71,14 @@ class LoadedModelEngine:
 
 
 def write_trained(model: Any, folder: Path) -> None:
-    """Write the parameters that are trained, as they are, into `folder`."""
-    trained = {name: each.detach().contiguous() for name, each in model.named_parameters() if each.requires_grad}
-    save_file(trained, folder / _FILE)
+    """Write the parameters that are trained, as they are, into `folder`.
+
+    The processes that share a sharded model call it together, and the main process writes.
+    """
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    gathered = whole_tensors(trained, keep=writes(model))
+    if writes(model):
+        save_file({name: each.contiguous() for name, each in gathered.items()}, folder / _FILE)
 
 
 @torch.no_grad()

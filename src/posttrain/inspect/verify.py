@@ -14,7 +14,7 @@ from posttrain.base.locks import holder_of
 from posttrain.errors import ToolkitError
 from posttrain.inspect.folders import KeptRun
 from posttrain.runs.checkpoints import STATE_FILE, file_faults
-from posttrain.runs.manifest import differences
+from posttrain.runs.manifest import PARALLEL, PROCESSES, differences
 
 if TYPE_CHECKING:
     from posttrain.inspect.replay import Replay, Report
@@ -67,7 +67,7 @@ def _identity_findings(run: KeptRun, replay: "Replay") -> Iterator[Finding]:
     saved = run.manifest["identity"]
     # Not compared: what is known only once weights are loaded, what the run's version did not record yet, and the
     # number of processes.
-    compared = (saved.keys() & replay.identity.keys()) - {"processes"}
+    compared = (saved.keys() & replay.identity.keys()) - {PROCESSES, PARALLEL}
     changed = differences(
         {key: saved[key] for key in compared}, {key: _recorded(replay.identity[key], saved[key]) for key in compared}
     )

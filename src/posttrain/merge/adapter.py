@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from posttrain.base.text import first_line
 from posttrain.errors import ModelError
-from posttrain.merge.shards import StoredTensor, stored_tensors
 from posttrain.models.tokens import extend_model
+from posttrain.models.weights.tensor_files import StoredTensor, stored_tensors
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"

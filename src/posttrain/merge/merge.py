@@ -30,9 +30,9 @@ from posttrain.merge.output import (
     write_tokenizer,
 )
 from posttrain.merge.plan import Plan, plan_tensors
-from posttrain.merge.shards import FLOATS, checkpoint_tensors, write_index, write_shard
 from posttrain.merge.verify import Verification, verify_merge
 from posttrain.models.hf import HfBackend, model_files
+from posttrain.models.weights.tensor_files import FLOATS, checkpoint_tensors, write_index, write_shard
 from posttrain.runs.checkpoints import complete_checkpoints, find_checkpoint
 from posttrain.runs.trained_run import TrainedRun, load_trained_run
 

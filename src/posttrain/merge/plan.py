@@ -11,8 +11,8 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 
 from posttrain.errors import ModelError
 from posttrain.merge.adapter import BASE_WEIGHTS, Adapter, Outline, Site
-from posttrain.merge.shards import FLOATS, OutputTensor, StoredTensor
 from posttrain.models.tokens import extend_rows
+from posttrain.models.weights.tensor_files import FLOATS, OutputTensor, StoredTensor
 
 Plan = dict[str, list[OutputTensor]]
 """The tensors of each output file; the files are those of the base."""

@@ -23,7 +23,8 @@ class LoadedModel:
 
     `compute_dtype` is the dtype of the forward pass under autocast; trainable parameters are float32. `new_token_ids`
     are the ids of the tokens that were added to the tokenizer. `compiled` says whether the decoder layers are trained
-    through torch.compile, `padding_free` whether the rows of a micro-batch go through the model as one sequence.
+    through torch.compile, `padding_free` whether the rows of a micro-batch go through the model as one sequence,
+    `sharded` whether each process of the run has only a share of the weights.
     """
 
     model: Any
@@ -33,10 +34,12 @@ class LoadedModel:
     new_token_ids: tuple[int, ...]
     compiled: bool = False
     padding_free: bool = False
+    sharded: bool = False
 
     def autocast(self) -> "AbstractContextManager[Any]":
         """Context manager in which the model computes in its compute dtype."""
-        return autocast_to(self.compute_dtype, self.device)
+        # Casts of gathered weights that are kept until the end of the pass would be all weights in the end.
+        return autocast_to(self.compute_dtype, self.device, keep_casts=not self.sharded)
 
 
 class Backend(Protocol):
@@ -66,7 +69,8 @@ class TrainingSettings:
     `chatml` says whether the ChatML control tokens must be in the vocabulary; `max_length` is in tokens. What follows
     `seed` is for the hf backend only, since unsloth has kernels of its own. `compile` None means to compile if that is
     worth it for training on `rows` rows in total, `rows_at_once` of them in the model at a time; `padding_free` None
-    means to train without padding on a CPU if the model can.
+    means to train without padding on a CPU if the model can; `sharded` gives each process of the run a share of the
+    weights.
     """
 
     chatml: bool
@@ -79,6 +83,7 @@ class TrainingSettings:
     padding_free: bool | None = False
     rows: int = 0
     rows_at_once: int = 1
+    sharded: bool = False
 
 
 def training_device() -> "torch.device":
@@ -107,11 +112,17 @@ def tell_of_unused_accelerator() -> None:
         console.print(f"this machine has {name}, which is not used: models compute on the CPU")
 
 
-def autocast_to(dtype: "torch.dtype", device: "torch.device") -> "AbstractContextManager[Any]":
-    """Context manager in which models on `device` compute in `dtype`."""
+def autocast_to(
+    dtype: "torch.dtype", device: "torch.device", *, keep_casts: bool = True
+) -> "AbstractContextManager[Any]":
+    """Context manager in which models on `device` compute in `dtype`.
+
+    `keep_casts`: whether a float32 weight that is used again is cast once.
+    """
     import torch
 
-    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not torch.float32)
+    enabled = dtype is not torch.float32
+    return torch.autocast(device.type, dtype=dtype, enabled=enabled, cache_enabled=keep_casts)
 
 
 def compute_dtype(wanted: str, device: "torch.device") -> "torch.dtype":

@@ -10,7 +10,7 @@ import torch
 from peft import PeftModel
 
 from posttrain.errors import ModelError
-from posttrain.models.checkpoint import TRAINED_ADAPTER
+from posttrain.models.weights.checkpoint import TRAINED_ADAPTER
 
 FROZEN_ADAPTER = "reference"
 """PEFT's name of the frozen copy of the trained adapter."""

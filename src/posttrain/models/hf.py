@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -28,6 +28,7 @@ from posttrain.models.kernels.packed_rows import should_pack
 from posttrain.models.location import CONVERT, locate_model, require_all_weights
 from posttrain.models.quantised import keep_layout, quantization_settings
 from posttrain.models.tokens import add_tokens, extend_model
+from posttrain.models.weights.sharding import shard
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -69,8 +70,9 @@ class HfBackend:
         device = training_device()
         dtype = compute_dtype(config.dtype, device)
         adapted = lora is not None or config.adapter is not None
-        loaded_in = dtype if adapted else torch.float32
-        base, tokenizer, new_ids = self._base(config, loaded_in, settings.chatml, config.adapter)
+        # As stored, weights are only mapped into memory; a sharded model is cast layer by layer.
+        loaded_in = dtype if adapted else "auto" if settings.sharded else torch.float32
+        base, tokenizer, new_ids = self._base(config, dtype, settings.chatml, config.adapter, loaded_in)
         if settings.liger_kernel:
             use_liger_kernels(base)
         if config.adapter is not None:
@@ -79,37 +81,46 @@ class HfBackend:
             model = add_adapter(base, lora, new_ids, settings.seed)
         else:
             model = base
-        keep_trained_weights_in_float32(model)
+        if not settings.sharded:
+            keep_trained_weights_in_float32(model)
         model.config.use_cache = False
         if settings.gradient_checkpointing:
             _checkpoint_layers(model)
-        model = model.to(device)
-        start_from_weights(model, lora, settings.seed, lambda: _unquantised(config))
+        if settings.sharded:
+            shard(model, device, keep_trained_weights_in_float32)
+        else:
+            model = model.to(device)
+            start_from_weights(model, lora, settings.seed, lambda: _unquantised(config))
         packs = should_pack(settings.padding_free, model, dtype, settings.max_length)
         compiled = should_compile(settings.compile, model, device, settings.rows)
         if compiled:
             compile_layers(model, settings.rows_at_once, dtype, packed=packs)
         if settings.offload_embeddings:
             keep_embeddings_on_cpu(model)
-        return LoadedModel(model, tokenizer, device, dtype, new_ids, compiled, packs)
+        return LoadedModel(model, tokenizer, device, dtype, new_ids, compiled, packs, settings.sharded)
 
     def load_for_inference(self, config: "ModelConfig", adapter: Path | None, *, chatml: bool) -> LoadedModel:
         """The base in its compute dtype, with the adapter on top if one is given."""
         device = training_device()
         dtype = compute_dtype(config.dtype, device)
-        model, tokenizer, new_ids = self._base(config, dtype, chatml, adapter)
+        model, tokenizer, new_ids = self._base(config, dtype, chatml, adapter, dtype)
         if adapter is not None:
             model = with_adapter(model, adapter, trainable=False)
         return LoadedModel(model.to(device).eval().requires_grad_(False), tokenizer, device, dtype, new_ids)
 
     def _base(
-        self, config: "ModelConfig", dtype: torch.dtype, chatml: bool, adapter: Path | None
+        self,
+        config: "ModelConfig",
+        dtype: torch.dtype,
+        chatml: bool,
+        adapter: Path | None,
+        loaded_in: torch.dtype | Literal["auto"],
     ) -> tuple[Any, Any, tuple[int, ...]]:
         """The model without its adapter, which is to go on it; its tokenizer, and the ids that were added to it."""
         tokenizer, new_ids = self.tokenizer_with_new_ids(config, chatml=chatml)
         if adapter is not None:
             require_adapter_fits(adapter, config)
-        keywords: dict[str, Any] = {"dtype": dtype}
+        keywords: dict[str, Any] = {"dtype": loaded_in}
         if config.attention != "auto":
             keywords["attn_implementation"] = config.attention
         if config.quantization != "none":

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
 from transformers.pytorch_utils import Conv1D
 
-from posttrain.config.sections.optimizers import OPTIMIZERS, OwnOptimizer
+from posttrain.config.sections.optim.optimizers import OPTIMIZERS, OwnOptimizer
 from posttrain.errors import ModelError
 from posttrain.models.adapters.lora import add_adapter, with_fused_layers
 from posttrain.models.backend import compute_dtype, training_device

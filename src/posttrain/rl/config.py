@@ -7,8 +7,9 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.generation import GenerationConfig, SamplingConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig, require_lora_fits
+from posttrain.config.sections.optim.schedules import ScheduleConfig, ScheduleName
+from posttrain.config.sections.parallel import ParallelConfig, require_parallel_fits, trains_a_copy
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
-from posttrain.config.sections.schedules import ScheduleConfig, ScheduleName
 from posttrain.config.sections.training import TrainingConfig, require_training_fits
 from posttrain.config.strict import ConfigPath, StrictModel, written_as
 from posttrain.config.values import VariableName
@@ -146,6 +147,9 @@ class RLConfig(StrictModel):
     training: RLTrainingConfig = RLTrainingConfig()
     """Optimizer, learning-rate schedule and batch size; `rows_per_step` counts completions."""
 
+    parallel: ParallelConfig = ParallelConfig()
+    """How several processes share the model."""
+
     run: RunConfig = RunConfig()
     """Run directory, checkpoints and trackers."""
 
@@ -250,6 +254,20 @@ class RLConfig(StrictModel):
             require_engine_without_weights(info.data["rollout"])
         return training
 
+    @field_validator("parallel")
+    @classmethod
+    def _parallel_fits(cls, parallel: ParallelConfig, info: ValidationInfo) -> ParallelConfig:
+        rollout, is_known = info.data.get("rollout"), "objective" in info.data and "algorithm" in info.data
+        beta = resolve_objective(info.data["algorithm"], info.data["objective"]).beta if is_known else 0
+        others = {
+            "an engine that generates with the model in training (set rollout.placement: child)": (
+                rollout is not None and not rollout.has_weights
+            ),
+            f"objective.beta: {beta:g} without a new adapter, which keeps a copy": beta > 0
+            and trains_a_copy(info.data),
+        }
+        return require_parallel_fits(parallel, info.data, others)
+
     @field_validator("run")
     @classmethod
     def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
@@ -259,7 +277,7 @@ class RLConfig(StrictModel):
 def require_engine_without_weights(rollout: RolloutConfig) -> None:
     """Raise ValueError if the engine has weights of its own: it gets those in training, and cannot evaluate an
     average."""
-    if rollout.is_apart or rollout.traits.has_weights:
+    if rollout.has_weights:
         raise ValueError(
             "an average of the weights is exported, but this rollout engine gets the weights in training, so the "
             "evaluation would be of others; set rollout.engine: hf and rollout.placement: process, or ema.export: "

@@ -24,7 +24,7 @@ from posttrain.rl.losses import (
     sampling_difference,
 )
 from posttrain.rl.presets import Objective, SamplingCorrection, UserFunction
-from posttrain.train.parallel import summed
+from posttrain.train.parallel.ranks import summed
 
 _RATIO, _SQUARE = "ratio", "squared ratio"
 

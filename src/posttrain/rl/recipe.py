@@ -38,7 +38,7 @@ from posttrain.rl.rollout.replay.store import GroupKey
 from posttrain.rl.rollout.store.recorded_rollouts import RecordedRollouts
 from posttrain.rl.schedule import prompt_hash_after
 from posttrain.runs.resume import RunCounters
-from posttrain.train.parallel import gathered
+from posttrain.train.parallel.ranks import gathered
 from posttrain.train.recipe import Measure, Recipe, StepResult, UnavailableError
 from posttrain.train.signals import StopRequest
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posttrain.base.extras import require_extra
-from posttrain.base.processes import is_main_process, process_count
-from posttrain.config.sections.optimizers import OwnOptimizer
+from posttrain.base.processes import is_main_process
+from posttrain.config.sections.optim.optimizers import OwnOptimizer
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.data.preparation import tokenizer_digest
 from posttrain.dataserver.schemas import Meta
@@ -33,9 +33,10 @@ from posttrain.runs.finish import finished_run
 from posttrain.runs.manifest import add_to_manifest
 from posttrain.runs.metrics import keep_until
 from posttrain.runs.resume import ResumePoint, resume_point
-from posttrain.train.identity import fixed_training, known_weights
+from posttrain.train.identity import fixed_training, known_weights, processes_of, with_any_processes
 from posttrain.train.optim.optimizer import averages_weights, require_class
-from posttrain.train.parallel import connect, require_unsharded
+from posttrain.train.parallel.launch import require_own_sharding, require_same_launch
+from posttrain.train.parallel.ranks import connect
 from posttrain.train.session import Session, require_kernels
 
 if TYPE_CHECKING:
@@ -67,11 +68,18 @@ _CHANGE_NOTHING = (
 
 
 def train(
-    config: RLConfig, name: str, *, resume: bool = False, overwrite: bool = False, rollouts_from: Path | None = None
+    config: RLConfig,
+    name: str,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    reshard: bool = False,
+    rollouts_from: Path | None = None,
 ) -> dict[str, Any]:
     """Train as `config` says, in the run directory `<output_dir>/<name>`; returns its `result.json`.
 
     Args:
+        reshard: whether the run that is resumed may have had other processes.
         rollouts_from: the directory of a run whose recorded rollouts are trained on instead of new ones.
 
     Raises:
@@ -84,9 +92,10 @@ def train(
     recording = None if rollouts_from is None else open_recording(rollouts_from, run)
     if (extra := config.rollout.traits.extra) is not None and needs_engine(config, recording):
         require_extra(extra, f"rollout.engine: {config.rollout.engine_name}")
-    require_unsharded("toolkit-rl-train")
+    require_own_sharding()
     with run_context(run, resume=resume, overwrite=overwrite), pushing(config, run) as pushes:
-        return _train_connected(config, schedule, run, recording, pushes, resume=resume)
+        require_same_launch(run, config)
+        return _train_connected(config, schedule, run, recording, pushes, resume=resume, reshard=reshard)
 
 
 def _require_average_evaluated(config: RLConfig) -> None:
@@ -112,11 +121,13 @@ def _train_connected(
     pushes: Pushes | None,
     *,
     resume: bool,
+    reshard: bool,
 ) -> dict[str, Any]:
     """Train in a run directory that this process holds."""
     if resume and config.training.max_steps:
         # Checked as far as possible without a server, so that none is started in vain.
-        done = finished_run(run, config.training.max_steps, config_identity(config, recording))
+        identity = config_identity(config, recording)
+        done = finished_run(run, config.training.max_steps, with_any_processes(identity) if reshard else identity)
         if done is not None:
             return done
     require_kernels(config.training, choose_backend(config.model).name, config.lora and config.lora.init)
@@ -127,7 +138,9 @@ def _train_connected(
     with connected(config.dataserver, run, resume=resume) as connection:
         max_steps = require_fit(config, schedule, connection.meta)
         connection = replace(connection, recording=recording)
-        done = _train(config, schedule, run, connection, max_steps, pushes, resume=resume)
+        session = replace(open_session(config, schedule, run, connection, max_steps), pushes=pushes)
+        session = session.with_any_processes() if reshard else session
+        done = _train(session, schedule, connection, resume=resume)
     if done is not None or not is_main_process():
         return done or {}
     from posttrain.rl.report import finish
@@ -136,17 +149,10 @@ def _train_connected(
 
 
 def _train(
-    config: RLConfig,
-    schedule: RolloutSchedule,
-    run: RunDirectory,
-    connection: Connection,
-    max_steps: int,
-    pushes: Pushes | None,
-    *,
-    resume: bool,
+    session: Session, schedule: RolloutSchedule, connection: Connection, *, resume: bool
 ) -> dict[str, Any] | None:
     """Train to the end; if nothing was left to train, return the run's result."""
-    session = replace(open_session(config, schedule, run, connection, max_steps), pushes=pushes)
+    config, run, max_steps = session.config, session.run, session.max_steps
     if connection.recording is not None:
         require_recording_fits(connection.recording, config, schedule, max_steps, session.identity["tokenizer"])
     if done := session.finished(resume=resume):
@@ -298,7 +304,7 @@ def config_identity(config: RLConfig, recording: Recording | None = None) -> dic
         **filter_digests(config.rollout.filters),
         **engine_digest(config.rollout.engine),
         "training": fixed_training(described["training"]),
-        "processes": process_count(),
+        **processes_of(config),
         "rollouts_from": None if recording is None else dict(recording.identity),
     }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from posttrain.base.files import nearest_name
 from posttrain.base.text import as_shown, as_url
 from posttrain.config.sections.datasets import PathConfig
-from posttrain.config.sections.optimizers import OPTIMIZERS, OwnOptimizer
+from posttrain.config.sections.optim.optimizers import OPTIMIZERS, OwnOptimizer
 from posttrain.config.sections.run import RunConfig, require_run_name
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.data.readers.data_files import find_files, find_remote

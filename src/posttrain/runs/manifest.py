@@ -58,6 +58,8 @@ _SURROUNDINGS = (
     "accelerators",
     "engine",
 )
+PROCESSES, PARALLEL = "processes", "parallel"
+"""Keys of an identity: how many processes train together, and how they share the model if they are several."""
 _PACKAGE = Path(posttrain.__path__[0])
 
 
@@ -78,7 +80,7 @@ def write_description(
     manifest = {**describe_run(identity, command), **({"engine": dict(engine)} if engine else {})}
     if run.manifest.is_file():
         earlier = read_manifest(run.manifest)
-        changed = differences(*({key: each.get(key) for key in _SURROUNDINGS} for each in (earlier, manifest)))
+        changed = differences(*(_surroundings(each) for each in (earlier, manifest)))
         for change in changed:
             console.print(f"  changed since the run was last started: {change}")
         resumed = [*earlier.get("resumed", []), {"time": manifest["started"], "changed": changed}]
@@ -87,6 +89,14 @@ def write_description(
     run.write_json(run.manifest, manifest)
     atomic_write_text(run.config, to_yaml(config))
     run.write_json(run.ledger, [ledger.as_dict() for ledger in ledgers])
+
+
+def _surroundings(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    identity = manifest["identity"]
+    return {
+        **{key: manifest.get(key) for key in _SURROUNDINGS},
+        **{key: identity.get(key) for key in (PROCESSES, PARALLEL)},
+    }
 
 
 def add_to_manifest(run: RunDirectory, **facts: Any) -> None:
@@ -118,10 +128,12 @@ def require_same_run(saved: dict[str, Any], identity: dict[str, Any]) -> None:
     known = {key: value for key, value in saved["identity"].items() if key in identity}
     changed = differences(known, identity)
     if changed:
+        only_processes = all(each.startswith((f"{PROCESSES}: ", f"{PARALLEL}: ")) for each in changed)
+        way_on = ", or go on with --reshard, to the same numbers but for rounding" if only_processes else ""
         raise ConfigError(
             "this would not be the same run, so it is not resumed; what changed:\n  "
             + "\n  ".join(changed)
-            + "\nundo the changes, or start a new run with --run-name"
+            + f"\nundo the changes{way_on}, or start a new run with --run-name"
         )
 
 

@@ -15,6 +15,7 @@ from posttrain.config.sections.datasets import (
 from posttrain.config.sections.evaluation import GradedEvaluationConfig
 from posttrain.config.sections.generation import GenerationConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig, require_lora_fits
+from posttrain.config.sections.parallel import ParallelConfig, require_parallel_fits
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
 from posttrain.config.sections.training import TrainingConfig, require_steps_fit, require_training_fits
 from posttrain.config.strict import StrictModel
@@ -78,6 +79,9 @@ class SFTConfig(StrictModel):
     training: SFTTrainingConfig = SFTTrainingConfig()
     """Optimizer, learning-rate schedule and batch size."""
 
+    parallel: ParallelConfig = ParallelConfig()
+    """How several processes share the model."""
+
     run: RunConfig = RunConfig()
     """Run directory, checkpoints and trackers."""
 
@@ -125,6 +129,12 @@ class SFTConfig(StrictModel):
         if stages and stages[-1].until_step is not None:
             require_steps_fit(training, stages[-1].until_step)
         return training
+
+    @field_validator("parallel")
+    @classmethod
+    def _parallel_fits(cls, parallel: ParallelConfig, info: ValidationInfo) -> ParallelConfig:
+        others = {"evaluation, which asks the model for answers": info.data.get("evaluation") is not None}
+        return require_parallel_fits(parallel, info.data, others)
 
     @field_validator("run")
     @classmethod

@@ -9,7 +9,6 @@ from accelerate import Accelerator
 from transformers.integrations import activate_neftune
 
 from posttrain.base.console import telling
-from posttrain.base.processes import process_count, process_rank
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.curriculum.micro_batches import MicroBatchSize
@@ -21,7 +20,7 @@ from posttrain.models.padding import pad_rows
 from posttrain.runs.resume import RunCounters
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import SFTData
-from posttrain.train.parallel import summed
+from posttrain.train.parallel.ranks import in_turn, summed
 from posttrain.train.recipe import Measure, PlannedSteps, Recipe, StepResult, place_of, step_facts
 
 Batch = dict[str, torch.Tensor]
@@ -96,12 +95,12 @@ class SFTRecipe(Recipe):
         model.eval()
         sums = torch.zeros(2, dtype=torch.float64, device=self._accelerator.device)
         with torch.no_grad(), self._loaded.autocast():
-            batches = self._batches_of_this_rank(dataset)
-            for rows in telling(batches, "validating", "batches", lambda: len(batches)):
+            batches = list(in_turn(self._batches(dataset), in_step=self._loaded.sharded))
+            for rows, counts in telling(batches, "validating", "batches", lambda: len(batches)):
                 weights = [dataset.weights[row] for row in rows]
                 batch = self._tensors([dataset.row(row) for row in rows], weights)
                 losses = self._head.token_losses(model, batch["input_ids"], batch["labels"]).double()
-                by_token = batch["token_weights"].double()
+                by_token = batch["token_weights"].double() * counts
                 sums += torch.stack([(losses * by_token).sum(), by_token.sum()])
         model.train(was_training)
         total, weight = summed(self._accelerator, sums).tolist()
@@ -124,7 +123,6 @@ class SFTRecipe(Recipe):
         batch = {"input_ids": input_ids, "labels": labels, "token_weights": token_weights}
         return {name: values.to(self._accelerator.device) for name, values in batch.items()}
 
-    def _batches_of_this_rank(self, dataset: TokenizedDataset) -> list[list[int]]:
+    def _batches(self, dataset: TokenizedDataset) -> list[list[int]]:
         by_length = dataset.lengths().argsort(kind="stable").tolist()
-        batches = [by_length[first : first + self._width] for first in range(0, len(by_length), self._width)]
-        return batches[process_rank() :: process_count()]
+        return [by_length[first : first + self._width] for first in range(0, len(by_length), self._width)]

@@ -24,7 +24,8 @@ from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import SFTData, prepare_data
 from posttrain.train.identity import run_identity as identity_of
 from posttrain.train.identity import with_tasks
-from posttrain.train.parallel import connect, require_unsharded
+from posttrain.train.parallel.launch import require_own_sharding, require_same_launch
+from posttrain.train.parallel.ranks import connect
 from posttrain.train.plan import show_epochs
 from posttrain.train.session import Session, require_kernels, steps_on
 from posttrain.train.watchdogs import Row, Watchdog, training_watchdogs
@@ -43,8 +44,13 @@ _END_FEWEST = 50
 _STEPS_WITHOUT_END = 10
 
 
-def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
+def train(
+    config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool = False, reshard: bool = False
+) -> dict[str, Any]:
     """Fine-tune as `config` says, in the run directory `<output_dir>/<name>`, and return its `result.json`.
+
+    Args:
+        reshard: whether the run that is resumed may have had other processes.
 
     Raises:
         ConfigError, DataError, ModelError: the input is wrong; nothing was trained or overwritten.
@@ -52,15 +58,18 @@ def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool
         RunInterrupted: Ctrl-C or SIGTERM ended it, after a checkpoint.
     """
     accumulation_steps(config.training)  # rejects an indivisible step before anything is read
-    require_unsharded("toolkit-sft")
+    require_own_sharding()
     run = RunDirectory(config.run.output_dir / name)
     with run_context(run, resume=resume, overwrite=overwrite), pushing(config, run) as pushes:
-        return _train(config, run, pushes, resume=resume)
+        require_same_launch(run, config)
+        return _train(config, run, pushes, resume=resume, reshard=reshard)
 
 
-def _train(config: SFTConfig, run: RunDirectory, pushes: Pushes | None, *, resume: bool) -> dict[str, Any]:
+def _train(
+    config: SFTConfig, run: RunDirectory, pushes: Pushes | None, *, resume: bool, reshard: bool
+) -> dict[str, Any]:
     session, data = open_session(config, run)
-    session = replace(session, pushes=pushes)
+    session = replace(session.with_any_processes() if reshard else session, pushes=pushes)
     if done := session.finished(resume=resume):
         return done
     point = find_resume_point(run, session.identity, data.curriculum, resume=resume)

@@ -5,10 +5,11 @@ from typing import Any, Protocol
 
 from posttrain.base.processes import process_count
 from posttrain.config.sections.model import ModelConfig
+from posttrain.config.sections.parallel import ParallelConfig
 from posttrain.data.preparation import tokenizer_digest
 from posttrain.models.location import weights_digest
 from posttrain.runs.directory import RunDirectory
-from posttrain.runs.manifest import read_manifest, require_same_run
+from posttrain.runs.manifest import PARALLEL, PROCESSES, read_manifest, require_same_run
 from posttrain.train.recipe import GradedTasks
 
 _TRAINING = (
@@ -33,6 +34,9 @@ class RunConfig(Protocol):
     @property
     def model(self) -> ModelConfig: ...
 
+    @property
+    def parallel(self) -> ParallelConfig: ...
+
     def model_dump(self, *, mode: str) -> dict[str, Any]: ...
 
 
@@ -52,12 +56,23 @@ def run_identity(
     return {
         **{key: described[key] for key in sections},
         "training": fixed_training(described["training"]),
-        "processes": process_count(),
+        **processes_of(config),
         **known_weights(config.model),
         "tokenizer": tokenizer_digest(tokenizer),
         "datasets": dict(digests),
         "validation.dataset": held_out if has_own_rows else None,
     }
+
+
+def processes_of(config: RunConfig) -> dict[str, Any]:
+    """How many processes train together, and how they share the model if they are several."""
+    count = process_count()
+    return {PROCESSES: count, PARALLEL: config.parallel.kind if count > 1 else None}
+
+
+def with_any_processes(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity of a run that goes on with other processes: the same numbers, but for rounding."""
+    return {key: value for key, value in identity.items() if key not in (PROCESSES, PARALLEL)}
 
 
 def with_tasks(identity: dict[str, Any], tasks: GradedTasks | None) -> dict[str, Any]:

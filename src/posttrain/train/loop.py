@@ -19,7 +19,7 @@ from posttrain.runs.directory import RunDirectory
 from posttrain.train.memory import Phase, during
 from posttrain.train.optim.schedules import learning_rate
 from posttrain.train.optim.update import update
-from posttrain.train.parallel import any_rank, gathered, summed
+from posttrain.train.parallel.ranks import any_rank, gathered, summed
 from posttrain.train.recipe import Evaluation, Recipe, StepResult, UnavailableError
 from posttrain.train.record.profile import profiled
 from posttrain.train.record.step_log import StepLog

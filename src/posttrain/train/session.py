@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from posttrain.base.console import TrainingProgress, console
-from posttrain.base.processes import is_main_process
+from posttrain.base.processes import is_main_process, process_count
 from posttrain.config.load import load_config
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig
-from posttrain.config.sections.optimizers import OPTIMIZERS, OwnOptimizer
+from posttrain.config.sections.optim.optimizers import OPTIMIZERS, OwnOptimizer
+from posttrain.config.sections.parallel import ParallelConfig
 from posttrain.config.sections.run import RunConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.conversation.saved_template import use_trained_template
@@ -29,10 +30,11 @@ from posttrain.runs.finish import finished_run
 from posttrain.runs.manifest import differences, write_description
 from posttrain.runs.resume import ResumePoint, prepare_run_directory
 from posttrain.train.evaluate import EVALUATIONS, discard_evaluations
-from posttrain.train.identity import require_loaded_weights
+from posttrain.train.identity import processes_of, require_loaded_weights, with_any_processes
 from posttrain.train.memory import Phase, during, memory_explained
 from posttrain.train.optim.optimizer import require_class
 from posttrain.train.optim.schedules import schedule_change, schedule_in_words
+from posttrain.train.parallel.launch import require_agreement
 from posttrain.train.recipe import Evaluation, Evaluations, GradedTasks, Recipe
 from posttrain.train.watchdogs import Watch, Watchdog
 
@@ -57,6 +59,9 @@ class TrainerConfig(Protocol):
 
     @property
     def run(self) -> RunConfig: ...
+
+    @property
+    def parallel(self) -> ParallelConfig: ...
 
     def model_dump(self, *, mode: str) -> dict[str, Any]: ...
 
@@ -103,6 +108,10 @@ class Session:
     pushes: Pushes | None = None
     prepare: Callable[[ResumePoint], None] = lambda point: None
 
+    def with_any_processes(self) -> "Session":
+        """The session of a run that goes on with other processes than it had."""
+        return replace(self, identity=with_any_processes(self.identity))
+
     def finished(self, *, resume: bool) -> dict[str, Any] | None:
         """The results of the run if `resume` finds nothing left to do, else None."""
         return finished_run(self.run, self.max_steps, self.identity) if resume else None
@@ -116,7 +125,8 @@ class Session:
             ConfigError: the weights differ from those that the resumed run started with.
         """
         config: TrainerConfig = self.config
-        training = config.training
+        training, shards = config.training, config.parallel.shards
+        require_agreement(self.identity)
         with memory_explained(config.model_dump(mode="json"), self.run, point.counters) as sizes:
             settings = TrainingSettings(
                 chatml=config.chat.template == "chatml",
@@ -126,9 +136,10 @@ class Session:
                 seed=training.seed,
                 liger_kernel=training.liger_kernel,
                 padding_free=point.padding_free if training.padding_free is None else training.padding_free,
-                compile=point.compiled if training.compile == "auto" else training.compile,
+                compile=False if shards else point.compiled if training.compile == "auto" else training.compile,
                 rows=self.max_steps * training.rows_per_step,
                 rows_at_once=training.micro_batch_size,
+                sharded=shards,
             )
             with during(Phase.LOAD, "while loading the model"):
                 loaded = self.backend.load_for_training(config.model, config.lora, settings=settings)
@@ -174,11 +185,14 @@ class Session:
     def _describe(self, loaded: LoadedModel, point: ResumePoint, engine: dict[str, Any]) -> None:
         """Print what is trained and from where, and bring the run directory to the state at `point`."""
         _announce_start(self.run, point, loaded.model)
+        if loaded.sharded:
+            console.print(f"each of {process_count()} processes has a share of the weights (FSDP2)")
         console.print(f"steps: {schedule_in_words(self.config.training, self.max_steps)}")
         if point.checkpoint is not None:
             self._announce_changes(load_config(self.run.config, type(self.config)), point.counters.step)
         prepare_run_directory(self.run, point)
-        write_description(self.run, self.command, self.config, self.identity, self.ledgers, engine)
+        identity = {**self.identity, **processes_of(self.config)}
+        write_description(self.run, self.command, self.config, identity, self.ledgers, engine)
         begin_attempt(self.run)
         if self.tasks is not None and point.checkpoint is not None:
             discard_evaluations(self.run.path / EVALUATIONS, point.counters.step)

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from posttrain.base.processes import is_main_process
-from posttrain.train.parallel import any_rank
+from posttrain.train.parallel.ranks import any_rank
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _STOPPING = b"\nstopping: this step is finished and saved first; press Ctrl-C again to stop at once\n"

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,16 @@ from accelerate import Accelerator
 
 from posttrain.base.processes import is_main_process, process_rank
 from posttrain.config.sections.training import TrainingConfig
-from posttrain.errors import ModelError
 from posttrain.models.backend import LoadedModel
-from posttrain.models.checkpoint import load_trained_weights, save_trained_weights
+from posttrain.models.weights.checkpoint import load_trained_weights, save_trained_weights
+from posttrain.models.weights.sharding import takes_part
 from posttrain.runs import checkpoints
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.resume import ResumePoint, RunCounters
 from posttrain.train.optim.averages import Averages, open_averages
 from posttrain.train.optim.optimizer import load_states, make_optimizers
+from posttrain.train.optim.saved_states import read_states, save_states
 from posttrain.train.recipe import Measure, Recipe
-
-_OPTIMIZER = "optimizer.pt"
 
 
 @dataclass
@@ -85,7 +83,7 @@ class TrainState:
         """
         if point.checkpoint is not None:
             load_trained_weights(loaded.model, point.checkpoint)
-        model = accelerator.prepare_model(loaded.model)
+        model = loaded.model if loaded.sharded else accelerator.prepare_model(loaded.model)
         scaler = torch.amp.GradScaler(loaded.device.type, enabled=loaded.compute_dtype is torch.float16)
         optimizers = make_optimizers(loaded.model, training)
         averages = open_averages(loaded.model, optimizers, training.ema, point.checkpoint)
@@ -112,18 +110,20 @@ class TrainState:
             is_ending: the run is being stopped.
         """
         self.accelerator.wait_for_everyone()
-        step, folder = self.counters.step, None
+        step, unfinished = self.counters.step, run.trainer_private / f"checkpoint-{self.counters.step}"
         if is_main_process():
-            folder = run.trainer_private / f"checkpoint-{step}"
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+        self.accelerator.wait_for_everyone()
+        folder = unfinished if is_main_process() else None
         recipe.save(folder, step, is_ending=is_ending)
-        if folder is not None:
+        if takes_part(self.loaded.model):
             with self.averages.exported():
-                save_trained_weights(self.loaded, folder)
+                save_trained_weights(self.loaded, unfinished)
             self.averages.save(folder)
-            states = [optimizer.state_dict() for optimizer in self.optimizers]
-            torch.save(states[0] if len(states) == 1 else states, folder / _OPTIMIZER)
+            save_states(self.optimizers, unfinished)
+        self.accelerator.wait_for_everyone()
+        if folder is not None:
             published = checkpoints.publish(
                 run,
                 step,
@@ -140,14 +140,8 @@ class TrainState:
         self.accelerator.wait_for_everyone()
 
     def _restore(self, checkpoint: Path, training: TrainingConfig) -> None:
-        try:
-            states = torch.load(checkpoint / _OPTIMIZER, map_location="cpu", weights_only=True)
-        except UnpicklingError as error:  # torch reads only tensors and numbers
-            raise ModelError(
-                f"{checkpoint} is not a checkpoint written by this toolkit: a file in it holds more than tensors and "
-                "numbers, and was not read; move it away to resume from an older one, or start a new run"
-            ) from error
-        for optimizer, state in zip(self.optimizers, states if isinstance(states, list) else [states], strict=True):
+        states = read_states(self.optimizers, checkpoint)
+        for optimizer, state in zip(self.optimizers, states, strict=True):
             load_states(optimizer, state, training)
         kept = checkpoints.read_state(checkpoint)
         self.progress = Progress(**kept["progress"])

@@ -11,15 +11,15 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig
-from posttrain.config.sections.optimizers import OPTIMIZERS
+from posttrain.config.sections.optim.optimizers import OPTIMIZERS
 from posttrain.config.sections.training import EMAConfig, TrainingConfig
 from posttrain.errors import ModelError
-from posttrain.inference.weight_sync import write_merged_weights
 from posttrain.merge.merge import merge_adapter
 from posttrain.models.adapters.lora import add_adapter
 from posttrain.models.adapters.start import start_from_weights
-from posttrain.models.checkpoint import load_trained_weights
 from posttrain.models.frozen import start_of_training
+from posttrain.models.weights.checkpoint import load_trained_weights
+from posttrain.models.weights.merged import write_merged_weights
 from posttrain.train.optim.averages import open_averages
 from posttrain.train.optim.optimizer import make_optimizers
 from posttrain.train.optim.update import update

@@ -10,7 +10,7 @@ from peft.optimizers import create_loraplus_optimizer
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from posttrain.config.sections.optimizers import OPTIMIZERS, OptimizerName
+from posttrain.config.sections.optim.optimizers import OPTIMIZERS, OptimizerName
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import ConfigError
 from posttrain.train.optim.optimizer import averages_weights, load_states, make_optimizers, require_class

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import get_scheduler
 
-from posttrain.config.sections.schedules import ScheduleConfig, ScheduleName
+from posttrain.config.sections.optim.schedules import ScheduleConfig, ScheduleName
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.train.optim.schedules import learning_rate, schedule_change, schedule_in_words
 

@@ -7,8 +7,13 @@ from pydantic import Field, model_validator
 
 from posttrain.base.processes import process_count
 from posttrain.config.sections.model import LoraConfig, ModelConfig
-from posttrain.config.sections.optimizers import AnyOptimizer, OwnOptimizer, is_schedule_free, require_keys_are_read
-from posttrain.config.sections.schedules import ScheduleConfig, ScheduleName
+from posttrain.config.sections.optim.optimizers import (
+    AnyOptimizer,
+    OwnOptimizer,
+    is_schedule_free,
+    require_keys_are_read,
+)
+from posttrain.config.sections.optim.schedules import ScheduleConfig, ScheduleName
 from posttrain.config.strict import StrictModel
 from posttrain.errors import ConfigError
 

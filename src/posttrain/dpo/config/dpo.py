@@ -9,6 +9,7 @@ from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord, Stage
 from posttrain.config.sections.evaluation import GradedEvaluationConfig
 from posttrain.config.sections.generation import GenerationConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig, OneOrSeveralModels, require_lora_fits
+from posttrain.config.sections.parallel import ParallelConfig, require_parallel_fits, trains_a_copy
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
 from posttrain.config.sections.training import TrainingConfig, require_steps_fit, require_training_fits
 from posttrain.config.strict import ConfigPath, StrictModel, type_by_default
@@ -113,6 +114,9 @@ class DPOConfig(OneOrSeveralModels):
     training: PreferenceTrainingConfig = PreferenceTrainingConfig()
     """Optimizer, learning-rate schedule and batch size; `rows_per_step` counts pairs, or answers for kto."""
 
+    parallel: ParallelConfig = ParallelConfig()
+    """How several processes share the model."""
+
     run: RunConfig = RunConfig()
     """Run directory, checkpoints and trackers."""
 
@@ -201,6 +205,16 @@ class DPOConfig(OneOrSeveralModels):
         if stages and stages[-1].until_step is not None:
             require_steps_fit(training, stages[-1].until_step)
         return training
+
+    @field_validator("parallel")
+    @classmethod
+    def _parallel_fits(cls, parallel: ParallelConfig, info: ValidationInfo) -> ParallelConfig:
+        is_live = isinstance(info.data.get("reference"), LiveReference)
+        others = {
+            "evaluation, which asks the model for answers": info.data.get("evaluation") is not None,
+            "reference.type: live without a new adapter, which keeps a copy": is_live and trains_a_copy(info.data),
+        }
+        return require_parallel_fits(parallel, info.data, others)
 
     @field_validator("run")
     @classmethod

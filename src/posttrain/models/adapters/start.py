@@ -14,7 +14,7 @@ computes, and saved for the original base; with the quantised base alone, it lac
 plain quantisation of W, as after one iteration of the paper's.
 
 Hooks set the gradient of the second halves to zero, outside what torch.compile compiles. The optimizers in
-config/sections/optimizers.py then leave them as they are, bit for bit, except for weight decay, which
+config/sections/optim/optimizers.py then leave them as they are, bit for bit, except for weight decay, which
 `require_training_fits` refuses.
 """
 
@@ -31,7 +31,7 @@ from torch import nn
 from torch.nn.functional import linear, pad
 
 from posttrain.errors import ModelError
-from posttrain.models.checkpoint import TRAINED_ADAPTER
+from posttrain.models.weights.checkpoint import TRAINED_ADAPTER
 
 if TYPE_CHECKING:
     from posttrain.config.sections.model import LoraConfig

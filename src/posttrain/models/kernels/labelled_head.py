@@ -71,7 +71,10 @@ class LabelledHead:
         with self._asked(wanted), nullcontext() if torch.is_grad_enabled() else as_written(self._model):
             logits = model(input_ids=input_ids, use_cache=False, **inputs).logits
             found, self._found = self._found, None
-        return found or wanted.scores_of(logits)
+        if found is None:
+            return wanted.scores_of(logits)
+        # A sharded model gathers its weights again when the gradient reaches its output, which has no rows here.
+        return found[0] + logits.sum(), found[1]
 
     def detach(self) -> None:
         """Remove the hook."""

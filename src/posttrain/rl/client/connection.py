@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from posttrain.base.processes import is_main_process, process_count, process_rank
+from posttrain.base.processes import is_main_process, on_one_machine, process_count, process_rank
 from posttrain.dataserver.schemas import Meta
 from posttrain.errors import ConfigError, ServerError, ToolkitError
 from posttrain.rl.client.client import DataserverClient
@@ -58,9 +58,15 @@ def connected(section: DataserverSection, run: RunDirectory, *, resume: bool) ->
     """Connect every process of a run to one dataserver; a server started here is stopped at the end of the block.
 
     Raises:
-        ConfigError, DataError: the server's config is wrong, or it is no longer the one that the run began with.
+        ConfigError, DataError: the server's config is wrong, or it is no longer the one that the run began with; or the
+            processes are on several machines, and the server would be started on one.
         ServerError: the server cannot be reached.
     """
+    if section.config is not None and not on_one_machine():
+        raise ConfigError(
+            "dataserver.config: the run would start a dataserver that other machines cannot reach; start it by "
+            "toolkit-rl-dataserver, and set dataserver.url in the place of config"
+        )
     earlier = _read_record(run) if resume else None
     with ExitStack() as stack:
         server = None

@@ -145,6 +145,11 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
         return is_child or self.traits.is_server
 
     @property
+    def has_weights(self) -> bool:
+        """Whether the engine has weights of its own, and does not generate with the model in training."""
+        return self.is_apart or self.traits.has_weights
+
+    @property
     def segments(self) -> int:
         """How many generations a completion is made in at most."""
         return 1 if self.segment_tokens is None else -(-self.longest // self.segment_tokens)

@@ -27,7 +27,7 @@ from posttrain.rl.rollout.replay.candidates import Candidates
 from posttrain.rl.rollout.rollout import Prompt, Rollout, prompts_of
 from posttrain.rl.rollout.store import pending as stored
 from posttrain.rl.rollout.store.files import generations_in
-from posttrain.train.parallel import any_rank
+from posttrain.train.parallel.ranks import any_rank
 from posttrain.train.signals import StopRequest
 
 T = TypeVar("T")

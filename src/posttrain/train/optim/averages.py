@@ -15,6 +15,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from posttrain.config.sections.training import EMAConfig
 from posttrain.errors import ConfigError
+from posttrain.models.weights.sharding import copy_whole, whole_tensors
 from posttrain.train.optim.optimizer import averages_weights
 
 # Begins with a name of runs/finish.py, so that it is not part of an exported model.
@@ -36,8 +37,11 @@ class Averages:
         """Within the block the model has the weights that are exported."""
         yield
 
-    def save(self, folder: Path) -> None:
-        """Write the weights that are not the checkpoint's model into the checkpoint."""
+    def save(self, folder: Path | None) -> None:
+        """Write the weights that are not the checkpoint's model into the checkpoint.
+
+        All processes call it together; `folder` is None in those that do not write.
+        """
 
     def restore(self, checkpoint: Path) -> None:
         """Restore trained weights and averages; the model has those of the checkpoint."""
@@ -73,12 +77,12 @@ class EMA(Averages):
             if self._is_exported:
                 _swap(self.trained, self.weights)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path | None) -> None:
         _write(self.trained if self._is_exported else self.weights, folder)
 
     def restore(self, checkpoint: Path) -> None:
         _copy(self.trained, self.weights)
-        _copy(load_file(checkpoint / _OTHERS), self.trained if self._is_exported else self.weights)
+        _read(checkpoint, self.trained if self._is_exported else self.weights)
 
 
 class OwnAverage(Averages):
@@ -102,11 +106,11 @@ class OwnAverage(Averages):
             self._optimizer.train()
             _copy(kept, self.trained)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path | None) -> None:
         _write(self.trained, folder)
 
     def restore(self, checkpoint: Path) -> None:
-        _copy(load_file(checkpoint / _OTHERS), self.trained)
+        _read(checkpoint, self.trained)
 
 
 def open_averages(
@@ -129,8 +133,17 @@ def open_averages(
     return averages
 
 
-def _write(weights: dict[str, Any], folder: Path) -> None:
-    save_file({name: each.detach().contiguous() for name, each in weights.items()}, folder / _OTHERS)
+def _write(weights: dict[str, Any], folder: Path | None) -> None:
+    detached = {name: each.detach() for name, each in weights.items()}
+    gathered = whole_tensors(detached, keep=folder is not None)
+    if folder is not None:
+        save_file({name: each.contiguous() for name, each in gathered.items()}, folder / _OTHERS)
+
+
+def _read(checkpoint: Path, weights: dict[str, Any]) -> None:
+    kept = load_file(checkpoint / _OTHERS)
+    for name, each in weights.items():
+        copy_whole(kept[name], each)
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from posttrain.base.user_code import error_in_words, import_module
-from posttrain.config.sections.optimizers import OPTIMIZERS, OptimizerName, OwnOptimizer
+from posttrain.config.sections.optim.optimizers import OPTIMIZERS, OptimizerName, OwnOptimizer
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import ConfigError
 from posttrain.models.backend import training_device

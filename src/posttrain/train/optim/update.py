@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from posttrain.models.weights.sharding import whole
+
 
 def update(
     optimizers: Sequence[torch.optim.Optimizer],
@@ -25,7 +27,7 @@ def update(
             group["lr"] = learning_rate * group.get("lr_ratio", 1.0)
             trained += group["params"]
         scaler.unscale_(optimizer)
-    norm = nn.utils.get_total_norm([each.grad for each in trained if each.grad is not None])
+    norm = whole(nn.utils.get_total_norm([each.grad for each in trained if each.grad is not None]))
     if max_grad_norm > 0:
         nn.utils.clip_grads_with_norm_(trained, max_grad_norm, norm)
     for optimizer in optimizers:

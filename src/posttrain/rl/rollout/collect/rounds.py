@@ -11,7 +11,7 @@ from posttrain.rl.rollout.filters.config import RejectionConfig
 from posttrain.rl.rollout.replay.candidates import Candidates
 from posttrain.rl.rollout.rollout import Prompt, Rollout
 from posttrain.rl.rollout.selection import Place, spares
-from posttrain.train.parallel import RankExchange
+from posttrain.train.parallel.ranks import RankExchange
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from posttrain.inference.weight_sync import (
     PublishedWeights,
     TrainedParameters,
     Weights,
-    require_one_machine,
 )
 from posttrain.models.backend import LoadedModel, TrainingSettings
 from posttrain.models.hf import model_files
@@ -30,7 +29,7 @@ from posttrain.rl.rollout.engines.threads import engine_threads
 from posttrain.rl.rollout.engines.vllm import chosen_weights, vllm_options
 from posttrain.rl.rollout.rollout import Prompt, Rollout
 from posttrain.train.memory import Phase, during
-from posttrain.train.parallel import RankExchange
+from posttrain.train.parallel.ranks import RankExchange
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,8 @@ def open_rollout_engine(config: RLConfig, loaded: LoadedModel, end_ids: frozense
         end_ids: tokens that end a completion.
 
     Raises:
-        ConfigError: the engine is not installed, cannot sleep on this device or take the adapter alone, there is no
-            room for the weights, or the processes are on several machines.
+        ConfigError: the engine is not installed, cannot sleep on this device or take the adapter alone, or there is no
+            room for the weights.
         ModelError: the engine cannot load the model, or the model cannot hold a prompt and its completion.
         ServerError: the engine's process died, or a server does not answer or cannot be used.
     """
@@ -179,12 +178,10 @@ def _process(config: RLConfig, spec: ModelSpec | VllmSpec | OwnSpec, run: Path) 
 
 
 def _trained_parameters(config: RLConfig, loaded: LoadedModel) -> Weights:
-    require_one_machine(config.rollout.engine_name)
     return TrainedParameters(loaded.model)
 
 
 def _merged_weights(config: RLConfig, loaded: LoadedModel) -> Weights:
-    require_one_machine(config.rollout.engine_name)
     return MergedWeights(loaded)
 
 

@@ -12,12 +12,12 @@ from posttrain.inference.engine import Completion, FinishedCompletions, Generati
 from posttrain.inference.servers.open import open_server_engine, unanswered, weights_sent
 from posttrain.inference.servers.pool import ServerPool
 from posttrain.inference.servers.wire import Needs
-from posttrain.inference.weight_sync import AdapterAlone, MergedWeights, Weights, require_one_machine
+from posttrain.inference.weight_sync import AdapterAlone, MergedWeights, Weights
 from posttrain.models.backend import LoadedModel
 from posttrain.models.hf import model_files
 from posttrain.rl.config import RLConfig
 from posttrain.rl.rollout.engines.vllm import adapter_hindrance
-from posttrain.train.parallel import RankExchange
+from posttrain.train.parallel.ranks import RankExchange
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -93,10 +93,9 @@ def sent_weights(config: RLConfig, loaded: LoadedModel) -> Weights:
     """What the servers are sent after each step.
 
     Raises:
-        ConfigError: they cannot be sent the adapter alone, or the run spans several machines.
+        ConfigError: they cannot be sent the adapter alone.
     """
     kind, servers = _chosen(config)
-    require_one_machine(kind)
     return AdapterAlone(loaded.model) if _mode(kind, servers, loaded) == "adapter" else MergedWeights(loaded)
 
 

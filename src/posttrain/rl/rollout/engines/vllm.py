@@ -5,7 +5,7 @@ from typing import Literal
 from posttrain.errors import ConfigError
 from posttrain.inference.vllm import unusable_parts
 from posttrain.inference.vllm_load import VllmOptions
-from posttrain.inference.weight_sync import AdapterAlone, MergedWeights, Weights, require_one_machine
+from posttrain.inference.weight_sync import AdapterAlone, MergedWeights, Weights
 from posttrain.models.backend import LoadedModel
 from posttrain.rl.config import RLConfig
 
@@ -14,10 +14,8 @@ def chosen_weights(config: RLConfig, loaded: LoadedModel) -> Weights:
     """What vLLM is sent after each step.
 
     Raises:
-        ConfigError: vLLM cannot sleep on this device or take the adapter alone, or the processes are on several
-            machines.
+        ConfigError: vLLM cannot sleep on this device or take the adapter alone.
     """
-    require_one_machine("vllm")
     if config.rollout.sleep and loaded.device.type != "cuda":
         raise ConfigError("rollout.sleep: vLLM can release its memory only on CUDA devices; set it to false")
     return AdapterAlone(loaded.model) if chosen_sync(config, loaded) == "adapter" else MergedWeights(loaded)

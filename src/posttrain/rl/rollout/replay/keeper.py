@@ -16,7 +16,7 @@ from posttrain.rl.rollout.selection import Place
 from posttrain.rl.schedule import RolloutSchedule, graded_by
 from posttrain.runs.checkpoints import complete_checkpoints
 from posttrain.runs.directory import RunDirectory
-from posttrain.train.parallel import from_main_process
+from posttrain.train.parallel.ranks import from_main_process
 
 
 class RolloutKeeper:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from accelerate import Accelerator
 
-from posttrain.train.parallel import summed
+from posttrain.train.parallel.ranks import summed
 
 
 class MaskedShares:

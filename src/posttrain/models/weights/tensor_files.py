@@ -30,6 +30,9 @@ _DTYPES = FLOATS | {
     "I32": torch.int32,
     "I64": torch.int64,
 }
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_FILE_BYTES = 5 * 10**9
+"""Most bytes of a file that `in_files` makes, unless one tensor has more."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,26 @@ class OutputTensor:
         return math.prod(self.shape) * _DTYPES[self.dtype].itemsize
 
 
+def output_tensor(name: str, like: torch.Tensor, make: Callable[[], torch.Tensor]) -> OutputTensor:
+    """A tensor to be written with the dtype and shape of `like`."""
+    return OutputTensor(name, _NAMES[like.dtype], tuple(like.shape), make)
+
+
+def in_files(tensors: Iterable[OutputTensor]) -> dict[str, list[OutputTensor]]:
+    """The tensors, in order, divided among files with the names that loaders look for."""
+    groups: list[list[OutputTensor]] = []
+    room = 0
+    for tensor in tensors:
+        if tensor.nbytes > room or not groups:
+            groups.append([])
+            room = _FILE_BYTES
+        groups[-1].append(tensor)
+        room -= tensor.nbytes
+    if len(groups) == 1:
+        return {SINGLE_FILE: groups[0]}
+    return {f"model-{number:05}-of-{len(groups):05}.safetensors": each for number, each in enumerate(groups, start=1)}
+
+
 def stored_tensors(path: Path) -> dict[str, StoredTensor]:
     """The tensors in one safetensors file, from its header alone."""
     try:
@@ -102,13 +125,20 @@ def checkpoint_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 def write_shard(path: Path, tensors: Iterable[OutputTensor], on_written: Callable[[], None]) -> None:
     """Write one safetensors file, making each tensor only when its turn comes."""
-    # Widest first, as the library does: every tensor then starts at a multiple of its element size.
-    ordered = sorted(tensors, key=lambda tensor: -_DTYPES[tensor.dtype].itemsize)
+    ordered = in_order(tensors)
     with path.open("xb") as file:
         file.write(_header(ordered))
         for tensor in ordered:
             _write_tensor(file, tensor)
             on_written()
+
+
+def in_order(tensors: Iterable[OutputTensor]) -> list[OutputTensor]:
+    """The tensors of a file in the order in which they are made and written.
+
+    Widest first, as the library does: every tensor then starts at a multiple of its element size.
+    """
+    return sorted(tensors, key=lambda tensor: -_DTYPES[tensor.dtype].itemsize)
 
 
 def write_index(folder: Path, shards: Mapping[str, Sequence[OutputTensor]]) -> None:

@@ -36,12 +36,14 @@ class OptimizerTraits:
         state_bytes: bytes of its states per trained weight of a large matrix.
         keys: what it reads of the config section `training`, besides learning rate and weight decay.
         arguments: its arguments that no key is for.
+        is_elementwise: whether it updates each weight by itself, and so a share of a matrix as it would the whole.
     """
 
     path: str
     state_bytes: int
     keys: tuple[str, ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    is_elementwise: bool = False
 
     @property
     def package(self) -> str:
@@ -50,20 +52,22 @@ class OptimizerTraits:
 
 
 OPTIMIZERS: dict[OptimizerName, OptimizerTraits] = {
-    "adamw": OptimizerTraits("torch.optim.AdamW", 8, _ADAM, {"fused": True}),
-    "nadam": OptimizerTraits("torch.optim.NAdam", 8, _ADAM, {"decoupled_weight_decay": True}),
-    "radam": OptimizerTraits("torch.optim.RAdam", 8, _ADAM, {"decoupled_weight_decay": True}),
+    "adamw": OptimizerTraits("torch.optim.AdamW", 8, _ADAM, {"fused": True}, is_elementwise=True),
+    "nadam": OptimizerTraits("torch.optim.NAdam", 8, _ADAM, {"decoupled_weight_decay": True}, is_elementwise=True),
+    "radam": OptimizerTraits("torch.optim.RAdam", 8, _ADAM, {"decoupled_weight_decay": True}, is_elementwise=True),
     "adafactor": OptimizerTraits("torch.optim.Adafactor", 0),
     # Its updates are scaled to the size of AdamW's, which has the other weights and the same learning rate.
     "muon": OptimizerTraits("torch.optim.Muon", 4, (*_ADAM, "momentum"), {"adjust_lr_fn": "match_rms_adamw"}),
-    "sgd": OptimizerTraits("torch.optim.SGD", 0, ("momentum",)),
+    "sgd": OptimizerTraits("torch.optim.SGD", 0, ("momentum",), is_elementwise=True),
     "adamw_8bit": OptimizerTraits("bitsandbytes.optim.AdamW8bit", 2, _ADAM),
     "paged_adamw": OptimizerTraits("bitsandbytes.optim.PagedAdamW", 8, _ADAM),
     "paged_adamw_8bit": OptimizerTraits("bitsandbytes.optim.PagedAdamW8bit", 2, _ADAM),
     "lion_8bit": OptimizerTraits("bitsandbytes.optim.Lion8bit", 1, ("beta1", "beta2")),
-    "schedule_free_adamw": OptimizerTraits("schedulefree.AdamWScheduleFree", 8, _ADAM),
-    "schedule_free_radam": OptimizerTraits("schedulefree.RAdamScheduleFree", 8, _ADAM, {"silent_sgd_phase": True}),
-    "schedule_free_sgd": OptimizerTraits("schedulefree.SGDScheduleFree", 4, ("momentum",)),
+    "schedule_free_adamw": OptimizerTraits("schedulefree.AdamWScheduleFree", 8, _ADAM, is_elementwise=True),
+    "schedule_free_radam": OptimizerTraits(
+        "schedulefree.RAdamScheduleFree", 8, _ADAM, {"silent_sgd_phase": True}, is_elementwise=True
+    ),
+    "schedule_free_sgd": OptimizerTraits("schedulefree.SGDScheduleFree", 4, ("momentum",), is_elementwise=True),
 }
 
 

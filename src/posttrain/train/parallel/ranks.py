@@ -1,34 +1,22 @@
 """Connect the processes that train together, and reduce values across them."""
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 from torch import distributed
 
+from posttrain.base.processes import process_count, process_rank
 from posttrain.base.user_code import error_in_words
-from posttrain.errors import ConfigError, RunError, ServerError, ToolkitError
+from posttrain.errors import RunError, ServerError, ToolkitError
 
 T = TypeVar("T")
-_YES = {"1", "true", "yes", "on", "y", "t"}
-_LAUNCHED_WITH = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
-# A rank waits while another one waits for servers; torch would give up after half an hour. A dead rank shows at once.
+# A rank waits while another one reads data or waits for servers; torch would give up after half an hour. A dead rank
+# shows at once.
 _LONGEST_WAIT = timedelta(days=1)
-
-
-def require_unsharded(command: str) -> None:
-    """Raise ConfigError if `accelerate launch` was told to shard the model or the optimizer across ranks."""
-    for variable, kind in _LAUNCHED_WITH.items():
-        if os.environ.get(variable, "").lower() in _YES:
-            raise ConfigError(
-                f"accelerate launch requested {kind}, but {command} does not support sharding across ranks; launch "
-                "with torchrun, where each rank has the complete model, and make it small enough with a lora section "
-                "and model.quantization"
-            )
 
 
 def connect() -> Accelerator:
@@ -40,7 +28,10 @@ def connect() -> Accelerator:
         cpu=not torch.cuda.is_available(),
         mixed_precision="no",
         gradient_accumulation_steps=1,
-        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=False)],
+        kwargs_handlers=[
+            DistributedDataParallelKwargs(find_unused_parameters=False),
+            InitProcessGroupKwargs(timeout=_LONGEST_WAIT),
+        ],
     )
 
 
@@ -79,6 +70,21 @@ def from_main_process(value: T) -> T:
     shared = [value]
     distributed.broadcast_object_list(shared, src=0)
     return shared[0]
+
+
+def in_turn(batches: Sequence[T], *, in_step: bool) -> Iterator[tuple[T, bool]]:
+    """This rank's batches, every n-th one for n ranks, and whether each counts.
+
+    Args:
+        in_step: whether all ranks need equally many, as those of a sharded model do, in which every pass is a common
+            one: where they do not come out even, some get another rank's batch, which does not count.
+    """
+    rank, ranks = process_rank(), process_count()
+    for first in range(0, len(batches), ranks):
+        if first + rank < len(batches):
+            yield batches[first + rank], True
+        elif in_step:
+            yield batches[first], False
 
 
 class RankExchange:

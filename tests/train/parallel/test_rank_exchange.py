@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from posttrain.errors import ConfigError, RunError, ServerError
-from posttrain.train.parallel import RankExchange
+from posttrain.train.parallel.ranks import RankExchange
 from ranks.connected_ranks import on_ranks
 
 

@@ -1,0 +1,128 @@
+"""Optimizer states in a checkpoint.
+
+They are one file. If the model is sharded, each process writes its share of the states that are as large as a weight
+into a folder beside that file: as safetensors, by torch.distributed.checkpoint, so that any number of processes can
+read them.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch.distributed import checkpoint as sharded_files
+from torch.distributed.tensor import DTensor
+
+from posttrain.base.processes import is_main_process, process_count
+from posttrain.errors import ConfigError, ModelError
+from posttrain.models.weights.sharding import share
+
+# Their names begin with one of runs/finish.py, so that they are not part of an exported model.
+_FILE = "optimizer.pt"
+_FOLDER = "optimizer_shares"
+_FILE_BYTES = 2**28
+
+States = list[dict[str, Any]]
+"""The state dict of each optimizer."""
+
+
+def save_states(optimizers: Sequence[torch.optim.Optimizer], folder: Path) -> None:
+    """Write the states into `folder`; the processes that share a model call it together.
+
+    Raises:
+        ConfigError: an optimizer has shares of something that is not as large as a weight.
+    """
+    states = [_copied(optimizer.state_dict()) for optimizer in optimizers]
+    shares: dict[str, torch.Tensor] = {}
+    for key, values, name in _tensors(states):
+        value = values[name]
+        if not isinstance(value, DTensor):
+            continue
+        if value.shape != _weight(optimizers, key).shape:
+            raise ConfigError(
+                f"training.optimizer: its state {name} is not as large as the weight, so it cannot be saved in shares; "
+                "choose another, or parallel.kind: ddp"
+            )
+        shares[key], values[name] = value, _elsewhere(value.dtype)
+    if is_main_process():
+        torch.save(states[0] if len(states) == 1 else states, folder / _FILE)
+    if shares:
+        writer = sharded_files.HuggingFaceStorageWriter(str(folder / _FOLDER), _in_files(shares), save_distributed=True)
+        sharded_files.save(shares, storage_writer=writer)
+
+
+def read_states(optimizers: Sequence[torch.optim.Optimizer], folder: Path) -> States:
+    """What `save_states` wrote, by whatever number of processes, as these optimizers need it.
+
+    Raises:
+        ModelError: the file holds more than tensors and numbers.
+    """
+    try:
+        read = torch.load(folder / _FILE, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:  # torch reads only tensors and numbers
+        raise ModelError(
+            f"{folder} is not a checkpoint written by this toolkit: a file in it holds more than tensors and "
+            "numbers, and was not read; move it away to resume from an older one, or start a new run"
+        ) from error
+    states: States = read if isinstance(read, list) else [read]
+    shares: dict[str, torch.Tensor] = {}
+    for key, values, name in _tensors(states):
+        weight = _weight(optimizers, key)
+        if _is_elsewhere(values[name]):
+            shares[key] = values[name] = torch.empty_like(weight, dtype=values[name].dtype, requires_grad=False)
+        elif values[name].shape == weight.shape:
+            values[name] = share(values[name], weight)
+    if shares:
+        _read_shares(shares, folder / _FOLDER)
+    return states
+
+
+def _in_files(shares: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """The number of the file of each tensor, from 1: a process copies what it writes into a file at a time."""
+    numbers, size = dict[str, int](), 0
+    for key, each in shares.items():
+        numbers[key] = 1 + size // (_FILE_BYTES * process_count())
+        size += each.nbytes
+    return numbers
+
+
+def _read_shares(shares: dict[str, torch.Tensor], folder: Path) -> None:
+    alone = not any(isinstance(each, DTensor) for each in shares.values())
+    with warnings.catch_warnings():
+        # What torch says where one process reads by itself what several have written.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        reader = sharded_files.HuggingFaceStorageReader(str(folder))
+        sharded_files.load(shares, storage_reader=reader, no_dist=alone)
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    """A state dict of which values can be replaced without changing the optimizer's."""
+    return {**state, "state": {index: dict(values) for index, values in state["state"].items()}}
+
+
+def _tensors(states: States) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Each state that is a tensor: its key `optimizer.weight.name`, the dictionary that holds it, and its name."""
+    for number, state in enumerate(states):
+        for index, values in state["state"].items():
+            for name in values:
+                if isinstance(values[name], torch.Tensor):
+                    yield f"{number}.{index}.{name}", values, name
+
+
+def _weight(optimizers: Sequence[torch.optim.Optimizer], key: str) -> torch.Tensor:
+    """The weight that a state is of."""
+    number, index, _ = key.split(".", 2)
+    weights = (each for group in optimizers[int(number)].param_groups for each in group["params"])
+    return next(islice(weights, int(index), None))
+
+
+def _elsewhere(dtype: torch.dtype) -> torch.Tensor:
+    """What stands in the file for a tensor of the folder."""
+    return torch.empty(0, dtype=dtype)
+
+
+def _is_elsewhere(tensor: torch.Tensor) -> bool:
+    return tensor.numel() == 0
