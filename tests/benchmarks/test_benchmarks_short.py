@@ -119,3 +119,14 @@ def test_the_two_sides_of_a_pair_answer_the_same_prompt_differently(benchmark_mo
     for one, other in zip(better, worse, strict=True):
         assert one["messages"][0] == other["messages"][0]
         assert one["messages"][1] != other["messages"][1]
+
+
+def test_sharded_runs_have_the_losses_of_one_process(tmp_path: Path) -> None:
+    command = [sys.executable, BENCHMARKS / "sharding.py", "--short", "--output", tmp_path / "sharding.json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "sharding.json").read_text())
+    for trained in ("all weights", "LoRA"):
+        one, two = found[f"one process, {trained}"], found[f"two processes, fsdp2, {trained}"]
+        assert two["loss"] == pytest.approx(one["loss"], abs=1e-5)
+    assert "of one process's" in done.stdout

@@ -107,7 +107,7 @@ def cases(names: Iterable[str], *quick: str) -> list[Any]:
     return [name if name in quick else pytest.param(name, marks=pytest.mark.long) for name in names]
 
 
-@pytest.mark.parametrize("case", cases(SFT, "all weights", "DoRA"))
+@pytest.mark.parametrize("case", cases(SFT, "all weights"))
 def test_sft(tmp_path: Path, tiny_model: Path, case: str) -> None:
     one = write(tmp_path, tiny_model, "one", **SFT[case])
     two = write(tmp_path, tiny_model, "two", **SFT[case], parallel=FSDP)
@@ -117,7 +117,7 @@ def test_sft(tmp_path: Path, tiny_model: Path, case: str) -> None:
     require_equal_runs(one, two)
 
 
-@pytest.mark.parametrize("case", cases(UNTIED, "adapter"))
+@pytest.mark.parametrize("case", cases(UNTIED))
 def test_sft_with_a_head_of_its_own(tmp_path: Path, tiny_model: Path, case: str) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(tiny_model)
     model.config.tie_word_embeddings = False

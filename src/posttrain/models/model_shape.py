@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
 from transformers.pytorch_utils import Conv1D
 
+from posttrain.base.processes import process_count
 from posttrain.config.sections.optim.optimizers import OPTIMIZERS, OwnOptimizer
 from posttrain.errors import ModelError
 from posttrain.models.adapters.lora import add_adapter, with_fused_layers
@@ -53,6 +54,7 @@ class ModelShape:
         state_bytes: bytes of the optimizer states.
         checkpointing, compiled: whether activations are recomputed, and whether layers are compiled with torch.compile.
         offloads: whether activations are kept elsewhere until the backward pass.
+        shared_by: number of processes that have a share of the weights each; 1 if each has them all.
     """
 
     layers: int
@@ -67,6 +69,7 @@ class ModelShape:
     checkpointing: bool = False
     compiled: bool = False
     offloads: bool = False
+    shared_by: int = 1
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class TrainedModel:
         architecture: transformers' config of the model.
         new_ids: ids of the tokens that are added to the vocabulary.
         rows: rows trained on in total.
+        shared_by: number of processes that have a share of the weights each; 1 if each has them all.
     """
 
     model: "ModelConfig"
@@ -85,6 +89,7 @@ class TrainedModel:
     architecture: Any
     new_ids: tuple[int, ...]
     rows: int
+    shared_by: int = 1
 
     @classmethod
     def of(cls, config: Any, steps: int) -> "TrainedModel":
@@ -102,7 +107,8 @@ class TrainedModel:
         architecture = _architecture(config.model)
         architecture.vocab_size = max([architecture.vocab_size, *(new_id + 1 for new_id in new_ids)])
         rows = steps * config.training.rows_per_step
-        return cls(config.model, config.lora, config.training, architecture, new_ids, rows)
+        shared_by = process_count() if config.parallel.shards else 1
+        return cls(config.model, config.lora, config.training, architecture, new_ids, rows, shared_by)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -199,8 +205,9 @@ def read_shape(trained: TrainedModel) -> ModelShape:
         weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()),
         state_bytes=everything.trained * states,
         checkpointing=training.gradient_checkpointing,
-        compiled=should_compile(wanted, model, training_device(), trained.rows),
+        compiled=trained.shared_by == 1 and should_compile(wanted, model, training_device(), trained.rows),
         offloads=training.offload_activations,
+        shared_by=trained.shared_by,
     )
 
 

@@ -116,6 +116,16 @@ def test_a_step_like_the_measured_one_takes_what_was_measured():
     assert step_seconds(compiled, SECONDS, [[Batch(4, 64, trained=100)]]) < found
 
 
+def test_two_processes_have_half_each_and_for_a_while_the_largest_matrices_five_times():
+    batch = Batch(4, 64, trained=100)
+    shared = ModelShape(**{**vars(SHAPE), "shared_by": 2})
+    # 4 bytes for each of 106,816 + 17,408 weights, 8 more for the optimizer of the 17,408, which also have a gradient;
+    # a layer has 40,960 + 8,704 weights, more than the 384 × 64 of the vocabulary.
+    fixed, gradients, layer = 4 * (106_816 + 17_408) + 8 * 17_408, 4 * 17_408, 4 * (40_960 + 8_704)
+    saved = peak_bytes(SHAPE, KEPT, [[batch], [batch]]) - peak_bytes(shared, KEPT, [[batch], [batch]])
+    assert saved == pytest.approx(fixed / 2 + gradients / 2 - 5 * layer)
+
+
 @given(batches, st.integers(0, 8), st.integers(0, 64))
 def test_more_rows_and_more_tokens_cost_more(batch: Batch, rows: int, tokens: int):
     more = Batch(batch.rows + rows, batch.width + tokens, batch.trained)

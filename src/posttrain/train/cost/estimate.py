@@ -24,6 +24,8 @@ from posttrain.train.memory import GIB, available_bytes
 _FLOOR, _COMPILER = 0.52 * GIB, 0.1 * GIB
 _HELD = 1.32
 """Ratio of memory held to what autograd keeps, for uncompiled layers: malloc cannot give back the gaps in between."""
+_GATHERED = 5
+"""Copies of the largest matrix, or layer, while shares of its gradient are summed (benchmarks/sharding.py)."""
 _COMPILED = 0.68  # time of a layer with torch.compile, divided by that of the same layer without
 
 
@@ -135,9 +137,18 @@ def peak_bytes(shape: ModelShape, kept: KeptBytes, step: Step) -> float:
     """Peak bytes of tensors in training, reached in the largest micro-batch of a step."""
     # Gradients replace activations, unless they exist already from the previous micro-batch.
     forward = max(_kept_by(shape, kept, micro_batch) for micro_batch in step)
-    gradients = 4 * shape.everything.trained
+    gradients = 4 * shape.everything.trained / shape.shared_by
     most = forward + gradients if len(step) > 1 else max(forward, gradients)
-    return shape.weight_bytes + shape.state_bytes + most
+    return (shape.weight_bytes + shape.state_bytes) / shape.shared_by + _gathered_bytes(shape) + most
+
+
+def _gathered_bytes(shape: ModelShape) -> float:
+    """Bytes of what is whole for a while in a process that has a share of the weights."""
+    if shape.shared_by == 1:
+        return 0.0
+    in_layers, head = (each.frozen + each.trained for each in (shape.in_layers, shape.head))
+    largest = max(in_layers / shape.layers, head)
+    return _GATHERED * largest * shape.weight_bytes / (shape.everything.frozen + shape.everything.trained)
 
 
 def _kept_by(shape: ModelShape, kept: KeptBytes, micro_batch: MicroBatch) -> float:
