@@ -15,10 +15,13 @@ from rl.rl_runs import write_run as write_rl
 
 FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
 ZERO = {"ACCELERATE_USE_DEEPSPEED": "true"}
+TENSORS = {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", "PARALLELISM_CONFIG_TP_SIZE": "2"}
 COMMANDS = {"toolkit-sft": sft.main, "toolkit-dpo": dpo.main, "toolkit-rl-train": rl_train.main}
 
 
-@pytest.mark.parametrize(("launch", "kind"), [(FSDP, "FSDP"), (ZERO, "DeepSpeed")])
+@pytest.mark.parametrize(
+    ("launch", "kind"), [(FSDP, "FSDP"), (ZERO, "DeepSpeed"), (TENSORS, "tensor or context parallelism")]
+)
 def test_what_would_shard_a_run_is_refused_by_name(
     launch: dict[str, str], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from ranks.rank_runs import (
     folder_of,
     newest_checkpoint,
     ranks_of,
+    said,
     started,
     steps_of,
     together,
@@ -181,6 +182,8 @@ def test_a_killed_process_changes_nothing_after_a_resume(tmp_path: Path, tiny_mo
         wait_for_step(killed, 7, launcher)
         ranks_of(launcher)[1].send_signal(signal.SIGKILL)
         launcher.wait(120)
+    told = said(killed, 0)
+    assert told.count("error:") == told.count("another of this run's 2 processes ended") == 1
     together("toolkit-sft", killed, "--resume")
     assert steps_of(folder_of(killed)) == steps_of(folder_of(whole))
     weights, others = weights_of(whole), weights_of(killed)

@@ -22,7 +22,12 @@ _LONGEST_SECONDS = 10.0
 
 
 _YES = {"1", "true", "yes", "on", "y", "t"}
-_LAUNCHED_WITH = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
+_LAUNCHED_WITH = {
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "tensor or context parallelism",
+}
 
 
 class Dumpable(Protocol):
