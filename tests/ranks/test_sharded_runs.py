@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from dpo.dpo_runs import TRAINING
 from dpo.dpo_runs import write_run as write_pairs
+from forked_command import run_forked
 from ranks.connected_ranks import on_ranks
 from ranks.rank_runs import (
     alone,
@@ -171,9 +172,23 @@ def test_grpo(tmp_path: Path, tiny_model: Path, case: str) -> None:
     require_equal_runs(one, two, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    "lora", [pytest.param(ADAPTER, marks=pytest.mark.long, id="adapter"), pytest.param(None, id="all weights")]
-)
+@pytest.mark.long
+@TRAINED
+def test_every_command_reads_the_checkpoints(tmp_path: Path, tiny_model: Path, lora: Any) -> None:
+    config = write(tmp_path, tiny_model, "run", lora=lora, parallel=FSDP)
+    together("toolkit-sft", config)
+    at_ten = ("--checkpoint", "10")
+    verified = run_forked(["toolkit-runs", "verify", folder_of(config)])
+    assert verified.returncode == 0 and "fails" not in verified.stdout, verified.stdout
+    if lora is not None:
+        alone("toolkit-merge", config, *at_ten)
+    alone("toolkit-predict", config, str(tmp_path / "held_out.jsonl"), str(tmp_path / "answers.jsonl"), *at_ten)
+    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 7
+    exported = {each.name for each in folder_of(config).iterdir()}
+    assert not any(name.startswith("optimizer") for name in exported)
+
+
+@TRAINED
 def test_a_killed_process_changes_nothing_after_a_resume(tmp_path: Path, tiny_model: Path, lora: Any) -> None:
     sections: dict[str, Any] = {"lora": lora, "parallel": FSDP}
     whole, killed = (write(tmp_path, tiny_model, name, **sections) for name in ("whole", "killed"))
@@ -190,9 +205,7 @@ def test_a_killed_process_changes_nothing_after_a_resume(tmp_path: Path, tiny_mo
     assert all(torch.equal(weights[key], others[key]) for key in weights)
 
 
-@pytest.mark.parametrize(
-    "lora", [pytest.param(ADAPTER, marks=pytest.mark.long, id="adapter"), pytest.param(None, id="all weights")]
-)
+@TRAINED
 def test_a_run_goes_on_with_other_processes(tmp_path: Path, tiny_model: Path, lora: Any) -> None:
     whole = write(tmp_path, tiny_model, "whole", lora=lora, parallel=FSDP)
     together("toolkit-sft", whole)
