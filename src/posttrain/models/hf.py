@@ -28,7 +28,7 @@ from posttrain.models.kernels.packed_rows import should_pack
 from posttrain.models.location import CONVERT, locate_model, require_all_weights
 from posttrain.models.quantised import keep_layout, quantization_settings
 from posttrain.models.tokens import add_tokens, extend_model
-from posttrain.models.weights.sharding import shard
+from posttrain.models.weights.sharding import require_unscaled, shard
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -69,6 +69,8 @@ class HfBackend:
         """The base with a trainable adapter, new or `config.adapter`; with neither, all weights train in float32."""
         device = training_device()
         dtype = compute_dtype(config.dtype, device)
+        if settings.sharded:
+            require_unscaled(dtype)
         adapted = lora is not None or config.adapter is not None
         # As stored, weights are only mapped into memory; a sharded model is cast layer by layer.
         loaded_in = dtype if adapted else "auto" if settings.sharded else torch.float32

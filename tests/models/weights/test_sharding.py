@@ -10,10 +10,11 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from posttrain.errors import ModelError
 from posttrain.inference.loaded import write_trained
 from posttrain.models.weights.checkpoint import save_adapter
 from posttrain.models.weights.merged import write_merged_weights
-from posttrain.models.weights.sharding import copy_whole, shard, whole
+from posttrain.models.weights.sharding import copy_whole, require_unscaled, shard, whole
 from ranks.connected_ranks import on_ranks
 
 ADAPTERS: dict[str, dict[str, Any]] = {
@@ -61,6 +62,12 @@ def test_files_are_those_of_one_process(kind: str, tmp_path: Path, tiny_model: P
         weights, others = (load_file(each) for each in (file, tmp_path / "two" / file.relative_to(tmp_path / "one")))
         assert weights.keys() == others.keys()
         assert all(torch.equal(others[name], each) for name, each in weights.items())
+
+
+def test_what_needs_a_scaled_loss_is_refused() -> None:
+    require_unscaled(torch.bfloat16)
+    with pytest.raises(ModelError, match="float16, .* set it to float32"):
+        require_unscaled(torch.float16)
 
 
 def cut_and_whole() -> list[tuple[list[int], bool]]:

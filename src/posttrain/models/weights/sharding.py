@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from posttrain.base.processes import is_main_process
+from posttrain.errors import ModelError
 
 
 def shard(model: nn.Module, device: torch.device, prepare: Callable[[nn.Module], None] = lambda module: None) -> None:
@@ -34,6 +35,15 @@ def shard(model: nn.Module, device: torch.device, prepare: Callable[[nn.Module],
     # Also what is outside the layers: after an evaluation, which has no backward pass, it would stay gathered, and then
     # be stale.
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
+
+
+def require_unscaled(dtype: torch.dtype) -> None:
+    """Raise ModelError for float16, whose loss is scaled: a process would see an overflow in its own share alone."""
+    if dtype is torch.float16:
+        raise ModelError(
+            "parallel.kind: fsdp2 does not go together with float16, which model.dtype comes to on this device; set it "
+            "to float32, or use ddp"
+        )
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:
