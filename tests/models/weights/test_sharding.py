@@ -66,7 +66,7 @@ def test_files_are_those_of_one_process(kind: str, tmp_path: Path, tiny_model: P
 
 def test_what_needs_a_scaled_loss_is_refused() -> None:
     require_unscaled(torch.bfloat16)
-    with pytest.raises(ModelError, match="float16, .* set it to float32"):
+    with pytest.raises(ModelError, match="float16"):
         require_unscaled(torch.float16)
 
 
