@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from torch.distributed.fsdp import FSDPModule
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 from posttrain.errors import ModelError
@@ -103,9 +103,7 @@ def load_trained_weights(model: Any, folder: Path) -> None:
         found = model.load_adapter(str(folder), TRAINED_ADAPTER, is_trainable=True)
         missing = [name for name in found.missing_keys if f".{TRAINED_ADAPTER}" in name]
     else:
-        # Use the model's own loader: weight names in the files may differ from those in the model.
-        saved = type(model).from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True)
-        missing = model.load_state_dict(saved.state_dict(), strict=False).missing_keys
+        missing = model.load_state_dict(_whole_model(model, folder).state_dict(), strict=False).missing_keys
     if missing:
         raise ModelError(f"{folder} lacks {len(missing)} of the model's weights, such as {missing[0]}")
 
@@ -116,8 +114,13 @@ def _load_shares(model: Any, folder: Path, *, is_adapter: bool) -> list[str]:
         own = get_peft_model_state_dict(model, save_embedding_layers=False)
         saved = load_file(folder / "adapter_model.safetensors")
     else:
-        loader: Any = AutoModelForCausalLM.from_pretrained
-        own, saved = model.state_dict(), loader(str(folder), dtype=torch.float32, use_safetensors=True).state_dict()
+        own, saved = model.state_dict(), _whole_model(model, folder).state_dict()
     for name in own.keys() & saved.keys():
         copy_whole(saved[name], own[name])
     return sorted(own.keys() - saved.keys())
+
+
+def _whole_model(model: Any, folder: Path) -> Any:
+    """The model in `folder`, by the loader of `model`: weight names in the files may differ from those in the model."""
+    kind: Any = next(each for each in type(model).__mro__ if not issubclass(each, FSDPModule))
+    return kind.from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True)
