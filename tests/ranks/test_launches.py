@@ -24,8 +24,8 @@ def started(config: Path, *ranks: Sequence[str]) -> list[subprocess.CompletedPro
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(ranks))}
     processes = []
     for rank, words in enumerate(ranks):
-        before = [word for word in words if not word.startswith("--set")]
-        after = [part for word in words if word.startswith("--set") for part in word.split(maxsplit=1)]
+        before = [word for word in words if not word.startswith(("--set", "--resume"))]
+        after = [part for word in words if word not in before for part in word.split(maxsplit=1)]
         processes.append(
             subprocess.Popen(
                 [*before, str(BIN / "toolkit-sft"), str(config), *after],
@@ -53,6 +53,11 @@ def test_another_config(tmp_path: Path, tiny_model: Path) -> None:
     told = told_by_the_first(started(config, [], ["--set training.learning_rate=0.5"]))
     assert "config.training.learning_rate: 0.01 → 0.5" in told and told.count("error:") == 1
     assert not (tmp_path / "runs" / "run" / "manifest.json").exists()
+
+
+def test_another_option(tmp_path: Path, tiny_model: Path) -> None:
+    told = told_by_the_first(started(write_sft(tmp_path, tiny_model), [], ["--resume"]))
+    assert "options.resume: False → True" in told and told.count("error:") == 1
 
 
 def test_other_data(tmp_path: Path, tiny_model: Path) -> None:

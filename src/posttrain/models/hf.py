@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -72,9 +72,8 @@ class HfBackend:
         if settings.sharded:
             require_unscaled(dtype)
         adapted = lora is not None or config.adapter is not None
-        # As stored, weights are only mapped into memory; a sharded model is cast layer by layer.
-        loaded_in = dtype if adapted else "auto" if settings.sharded else torch.float32
-        base, tokenizer, new_ids = self._base(config, dtype, settings.chatml, config.adapter, loaded_in)
+        loaded_in = dtype if adapted else torch.float32
+        base, tokenizer, new_ids = self._base(config, loaded_in, settings.chatml, config.adapter)
         if settings.liger_kernel:
             use_liger_kernels(base)
         if config.adapter is not None:
@@ -83,13 +82,12 @@ class HfBackend:
             model = add_adapter(base, lora, new_ids, settings.seed)
         else:
             model = base
-        if not settings.sharded:
-            keep_trained_weights_in_float32(model)
+        keep_trained_weights_in_float32(model)
         model.config.use_cache = False
         if settings.gradient_checkpointing:
             _checkpoint_layers(model)
         if settings.sharded:
-            shard(model, device, keep_trained_weights_in_float32)
+            shard(model, device)
         else:
             model = model.to(device)
             start_from_weights(model, lora, settings.seed, lambda: _unquantised(config))
@@ -105,24 +103,19 @@ class HfBackend:
         """The base in its compute dtype, with the adapter on top if one is given."""
         device = training_device()
         dtype = compute_dtype(config.dtype, device)
-        model, tokenizer, new_ids = self._base(config, dtype, chatml, adapter, dtype)
+        model, tokenizer, new_ids = self._base(config, dtype, chatml, adapter)
         if adapter is not None:
             model = with_adapter(model, adapter, trainable=False)
         return LoadedModel(model.to(device).eval().requires_grad_(False), tokenizer, device, dtype, new_ids)
 
     def _base(
-        self,
-        config: "ModelConfig",
-        dtype: torch.dtype,
-        chatml: bool,
-        adapter: Path | None,
-        loaded_in: torch.dtype | Literal["auto"],
+        self, config: "ModelConfig", dtype: torch.dtype, chatml: bool, adapter: Path | None
     ) -> tuple[Any, Any, tuple[int, ...]]:
         """The model without its adapter, which is to go on it; its tokenizer, and the ids that were added to it."""
         tokenizer, new_ids = self.tokenizer_with_new_ids(config, chatml=chatml)
         if adapter is not None:
             require_adapter_fits(adapter, config)
-        keywords: dict[str, Any] = {"dtype": loaded_in}
+        keywords: dict[str, Any] = {"dtype": dtype}
         if config.attention != "auto":
             keywords["attn_implementation"] = config.attention
         if config.quantization != "none":

@@ -93,9 +93,16 @@ def train(
     if (extra := config.rollout.traits.extra) is not None and needs_engine(config, recording):
         require_extra(extra, f"rollout.engine: {config.rollout.engine_name}")
     require_own_sharding()
-    with run_context(run, resume=resume, overwrite=overwrite), pushing(config, run) as pushes:
-        require_same_launch(run, config)
-        return _train_connected(config, schedule, run, recording, pushes, resume=resume, reshard=reshard)
+    options = {
+        "resume": resume,
+        "overwrite": overwrite,
+        "reshard": reshard,
+        "rollouts_from": rollouts_from and str(rollouts_from),
+    }
+    with run_context(run, resume=resume, overwrite=overwrite):
+        require_same_launch(run, config, **options)
+        with pushing(config, run) as pushes:
+            return _train_connected(config, schedule, run, recording, pushes, resume=resume, reshard=reshard)
 
 
 def _require_average_evaluated(config: RLConfig) -> None:

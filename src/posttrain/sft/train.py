@@ -60,9 +60,11 @@ def train(
     accumulation_steps(config.training)  # rejects an indivisible step before anything is read
     require_own_sharding()
     run = RunDirectory(config.run.output_dir / name)
-    with run_context(run, resume=resume, overwrite=overwrite), pushing(config, run) as pushes:
-        require_same_launch(run, config)
-        return _train(config, run, pushes, resume=resume, reshard=reshard)
+    options = {"resume": resume, "overwrite": overwrite, "reshard": reshard}
+    with run_context(run, resume=resume, overwrite=overwrite):
+        require_same_launch(run, config, **options)
+        with pushing(config, run) as pushes:
+            return _train(config, run, pushes, resume=resume, reshard=reshard)
 
 
 def _train(

@@ -127,6 +127,11 @@ class Session:
         config: TrainerConfig = self.config
         training, shards = config.training, config.parallel.shards
         require_agreement(self.identity)
+        if shards and self.backend.name != "hf":
+            raise ConfigError(
+                f"parallel.kind: fsdp2 does not go together with {self.backend.name}, which model.backend: auto takes "
+                "here; set it to hf"
+            )
         with memory_explained(config.model_dump(mode="json"), self.run, point.counters) as sizes:
             settings = TrainingSettings(
                 chatml=config.chat.template == "chatml",

@@ -21,6 +21,7 @@ ADAPTERS: dict[str, dict[str, Any]] = {
     "LoRA": {},
     "DoRA": {"use_dora": True},
     "modules to save": {"modules_to_save": ["embed_tokens", "lm_head"], "ensure_weight_tying": True},
+    "two matrices": {"modules_to_save": ["embed_tokens", "lm_head"]},
 }
 WRITERS: dict[str, Callable[[Any, Path], None]] = {
     "merged": lambda model, folder: write_merged_weights(model, folder, torch.float32),
@@ -33,6 +34,9 @@ def adapted(model: Path, kind: str) -> Any:
     """The model with an adapter that changes it."""
     torch.manual_seed(0)
     base: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    if kind == "two matrices":
+        base.config.tie_word_embeddings = False
+        base.lm_head.weight = torch.nn.Parameter(base.lm_head.weight.detach().flip(0).clone())
     config = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], **ADAPTERS[kind])
     found: Any = get_peft_model(base, config)
     for name, weight in found.named_parameters():

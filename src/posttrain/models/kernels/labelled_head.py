@@ -22,6 +22,7 @@ from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.models.kernels.compiled_layers import as_written
 from posttrain.models.kernels.frozen_head import Scores, frozen_head_scores, smoothed
 from posttrain.models.kernels.packing import pack
+from posttrain.models.weights.sharding import plain_class
 
 
 class LabelledHead:
@@ -127,7 +128,7 @@ class _Wanted:
 
 
 def _is_plain_and_frozen(head: nn.Module) -> bool:
-    return type(head) is nn.Linear and not any(parameter.requires_grad for parameter in head.parameters())
+    return plain_class(head) is nn.Linear and not any(parameter.requires_grad for parameter in head.parameters())
 
 
 def _gives_its_logits_as_they_are(model: Any, head: nn.Linear) -> bool:

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file
-from torch.distributed.fsdp import FSDPModule
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 from posttrain.errors import ModelError
 from posttrain.models.backend import LoadedModel
-from posttrain.models.weights.sharding import copy_whole, is_sharded, whole, whole_tensors, writes
+from posttrain.models.weights.sharding import copy_whole, is_sharded, plain_class, whole, whole_tensors, writes
 from posttrain.models.weights.tensor_files import in_files, in_order, output_tensor, write_index, write_shard
 
 TRAINED_ADAPTER = "default"
@@ -122,5 +121,4 @@ def _load_shares(model: Any, folder: Path, *, is_adapter: bool) -> list[str]:
 
 def _whole_model(model: Any, folder: Path) -> Any:
     """The model in `folder`, by the loader of `model`: weight names in the files may differ from those in the model."""
-    kind: Any = next(each for each in type(model).__mro__ if not issubclass(each, FSDPModule))
-    return kind.from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True)
+    return plain_class(model).from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True)

@@ -5,7 +5,8 @@ its first dimension: a process keeps its share, and the parameters of a decoder 
 computed, forward and backward. What is outside of them is gathered for a whole pass.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -18,20 +19,15 @@ from posttrain.base.processes import is_main_process
 from posttrain.errors import ModelError
 
 
-def shard(model: nn.Module, device: torch.device, prepare: Callable[[nn.Module], None] = lambda module: None) -> None:
+def shard(model: nn.Module, device: torch.device) -> None:
     """Reduce the weights of `model` to this process's share of them, on `device`, in place.
 
     All processes call it together, each with the same whole weights. If these are mapped from a file, no more than one
     layer of them is in memory at a time.
-
-    Args:
-        prepare: changes a layer, or what is outside of them, before it is cut.
     """
     mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
     for layer in _layers(model):
-        prepare(layer)
         fully_shard(layer, mesh=mesh)
-    prepare(model)
     # Also what is outside the layers: after an evaluation, which has no backward pass, it would stay gathered, and then
     # be stale.
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
@@ -47,12 +43,21 @@ def require_unscaled(dtype: torch.dtype) -> None:
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:
-    """What is gathered at a time: each decoder layer, and the embedding and the head if these are two matrices."""
-    layers: list[nn.Module] = [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
+    """What is gathered at a time: each decoder layer, and embedding and head if these are two plain matrices."""
+    layers: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, GradientCheckpointingLayer) and not name.startswith(tuple(f"{each}." for each in layers)):
+            layers[name] = module
     names = ("get_input_embeddings", "get_output_embeddings")
-    ends = [each for name in names if (each := getattr(model, name, lambda: None)()) is not None]
-    weights = [id(weight) for each in ends for weight in each.parameters()]
-    return layers + ends if len(set(weights)) == len(weights) else layers
+    found = [getattr(model, name, lambda: None)() for name in names]
+    ends = [each for each in found if isinstance(each, nn.Embedding | nn.Linear)]
+    are_two = len({id(each.weight) for each in ends}) == len(ends)
+    return [*layers.values(), *ends] if are_two else [*layers.values()]
+
+
+def plain_class(module: nn.Module) -> Any:
+    """The class of a module, as it was before it was sharded."""
+    return next(each for each in type(module).__mro__ if not issubclass(each, FSDPModule))
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -80,12 +85,12 @@ def whole_tensors(tensors: Mapping[str, torch.Tensor], *, keep: bool) -> dict[st
 
     A tensor that has several names is gathered once.
     """
-    gathered: dict[int, torch.Tensor] = {}
+    gathered: dict[int, torch.Tensor | None] = {}
     for each in tensors.values():
         if id(each) not in gathered:
             found = whole(each.detach())
-            gathered[id(each)] = found.cpu() if keep else found[:0]
-    return {name: gathered[id(each)] for name, each in tensors.items()} if keep else {}
+            gathered[id(each)] = found.cpu() if keep else None
+    return {name: found for name, each in tensors.items() if (found := gathered[id(each)]) is not None}
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ read them.
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from pickle import UnpicklingError
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.distributed import checkpoint as sharded_files
+from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.tensor import DTensor
 
 from posttrain.base.processes import is_main_process, process_count
@@ -51,7 +53,8 @@ def save_states(optimizers: Sequence[torch.optim.Optimizer], folder: Path) -> No
         torch.save(states[0] if len(states) == 1 else states, folder / _FILE)
     if shares:
         writer = sharded_files.HuggingFaceStorageWriter(str(folder / _FOLDER), _in_files(shares), save_distributed=True)
-        sharded_files.save(shares, storage_writer=writer)
+        with _plain_errors():
+            sharded_files.save(shares, storage_writer=writer)
 
 
 def read_states(optimizers: Sequence[torch.optim.Optimizer], folder: Path) -> States:
@@ -91,11 +94,20 @@ def _in_files(shares: Mapping[str, torch.Tensor]) -> dict[str, int]:
 
 def _read_shares(shares: dict[str, torch.Tensor], folder: Path) -> None:
     alone = not any(isinstance(each, DTensor) for each in shares.values())
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _plain_errors():
         # What torch says where one process reads by itself what several have written.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         reader = sharded_files.HuggingFaceStorageReader(str(folder))
         sharded_files.load(shares, storage_reader=reader, no_dist=alone)
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Raise the error of the first process that failed, such as of a full disk, in the place of torch's own."""
+    try:
+        yield
+    except CheckpointException as error:
+        raise next(failure for failure, _ in error.failures.values()) from error
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:

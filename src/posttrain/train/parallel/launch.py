@@ -46,18 +46,23 @@ def require_own_sharding() -> None:
             )
 
 
-def require_same_launch(run: RunDirectory, config: Dumpable) -> None:
+def require_same_launch(run: RunDirectory, config: Dumpable, **options: object) -> None:
     """Connect the processes of this launch, if it has several, and check that they can train one run together.
 
+    Args:
+        options: those of the command line, besides the config.
+
     Raises:
-        ConfigError: on the main process: they differ in config or versions, or a process does not see the run's folder.
+        ConfigError: on the main process: they differ in config, options or versions, or a process does not see the
+            run's folder.
         SystemExit: on the others, which leave the message to the main process.
     """
     if process_count() == 1:
         return
     connect()
     described = describe_run({}, "")
-    require_agreement({"config": config.model_dump(mode="json"), **{key: described[key] for key in _MUST_AGREE}})
+    versions = {key: described[key] for key in _MUST_AGREE}
+    require_agreement({"config": config.model_dump(mode="json"), "options": options, **versions})
     _require_one_folder(run)
 
 
