@@ -20,7 +20,7 @@ def process_rank() -> int:
 
 def on_one_machine() -> bool:
     """Whether all processes that train together run on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) == process_count()
+    return int(os.environ.get("LOCAL_WORLD_SIZE", process_count())) == process_count()
 
 
 def share_of_rank(total: int) -> range:

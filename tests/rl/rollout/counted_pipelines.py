@@ -126,7 +126,8 @@ class VersionedWeights:
         """Write nothing."""
 
     def write(self, folder: Path) -> None:
-        (folder / "version").write_text(str(self.version))
+        if is_main_process():
+            (folder / "version").write_text(str(self.version))
 
 
 class Prompts:
