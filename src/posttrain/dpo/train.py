@@ -14,15 +14,14 @@ from posttrain.data.ledger import ledger_table
 from posttrain.dpo.config.dpo import DPOConfig, SeparateReference
 from posttrain.dpo.data import PreferenceData, prepare_data
 from posttrain.errors import ModelError
-from posttrain.hub.pushes import Pushes, pushing
+from posttrain.hub.pushes import Pushes
 from posttrain.models.load import choose_backend
 from posttrain.runs.directory import RunDirectory
-from posttrain.runs.failures import run_context
 from posttrain.runs.finish import finish_run, loss_results, summary
 from posttrain.runs.resume import find_resume_point
 from posttrain.train.identity import require_same_weights, with_tasks
 from posttrain.train.identity import run_identity as identity_of
-from posttrain.train.parallel.launch import require_own_sharding, require_same_launch
+from posttrain.train.parallel.launch import launched
 from posttrain.train.parallel.ranks import connect
 from posttrain.train.plan import show_epochs
 from posttrain.train.session import Session, require_kernels, steps_on
@@ -61,13 +60,9 @@ def train(
         RunInterrupted: Ctrl-C or SIGTERM ended it, after a checkpoint.
     """
     accumulation_steps(config.training)  # refuses a step that does not divide evenly, before anything is read
-    require_own_sharding()
     run = RunDirectory(config.run.output_dir / name)
-    options = {"resume": resume, "overwrite": overwrite, "reshard": reshard}
-    with run_context(run, resume=resume, overwrite=overwrite):
-        require_same_launch(run, config, **options)
-        with pushing(config, run) as pushes:
-            return _train(config, run, pushes, resume=resume, reshard=reshard)
+    with launched(run, config, resume=resume, overwrite=overwrite, reshard=reshard) as pushes:
+        return _train(config, run, pushes, resume=resume, reshard=reshard)
 
 
 def _train(

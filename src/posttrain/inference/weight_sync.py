@@ -114,7 +114,7 @@ def _trained_bytes(model: Any) -> int:
 class PublishedWeights:
     """Versions of the weights in folders, each until it is released.
 
-    All ranks call the methods together. The first writes; each has links of its own to the
+    All ranks call the methods together. One folder is written; each rank has links of its own to the
     files, so that none waits for another before it releases them.
     """
 

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 from posttrain.base.text import first_line
 from posttrain.errors import ModelError
 from posttrain.models.tokens import extend_model
+from posttrain.models.weights.outermost import outermost
 from posttrain.models.weights.tensor_files import StoredTensor, stored_tensors
 
 CONFIG_FILE = "adapter_config.json"
@@ -147,7 +148,7 @@ def _sites(adapted: Any, parameters: set[str], stored: dict[str, tuple[int, ...]
         get_peft_model_state_dict(adapted, state_dict=names, save_embedding_layers=True) | required
     )
     _require_same_tensors(required, possible, stored, own)
-    modules = _wrapped_modules(adapted.base_model.model)
+    modules = outermost(adapted.base_model.model, (BaseTunerLayer, AuxiliaryTrainingWrapper))
     sites = {f"{name}.weight": Site(module, {}) for name, module in modules.items()}
     base_copies: dict[str, str] = {}
     for in_file, key in possible.items():
@@ -163,16 +164,6 @@ def _sites(adapted: Any, parameters: set[str], stored: dict[str, tuple[int, ...]
         elif owner is not None and not inner.startswith("original_module.") and in_file in required:
             sites[f"{owner}.weight"].tensors[inner] = in_file
     return {"sites": sites, "base_copies": base_copies}
-
-
-def _wrapped_modules(model: torch.nn.Module) -> dict[str, Any]:
-    """The outermost modules that PEFT inserted, by the names of the modules they wrap."""
-    found: dict[str, Any] = {}
-    for name, module in model.named_modules():
-        inside = any(name.startswith(f"{outer}.") for outer in found)
-        if isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper) and not inside:
-            found[name] = module
-    return found
 
 
 def _require_same_tensors(

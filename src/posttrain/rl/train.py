@@ -13,7 +13,7 @@ from posttrain.conversation.encoder import conversation_encoder
 from posttrain.data.preparation import tokenizer_digest
 from posttrain.dataserver.schemas import Meta
 from posttrain.errors import ConfigError
-from posttrain.hub.pushes import Pushes, pushing
+from posttrain.hub.pushes import Pushes
 from posttrain.models.backend import LoadedModel
 from posttrain.models.load import choose_backend
 from posttrain.rl.client.connection import Connection, connected, write_record
@@ -28,14 +28,13 @@ from posttrain.rl.rollout.store.recording import Recorder, Recording, discard_re
 from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
 from posttrain.rl.watchdogs import rl_watchdogs
 from posttrain.runs.directory import RunDirectory
-from posttrain.runs.failures import run_context
 from posttrain.runs.finish import finished_run
 from posttrain.runs.manifest import add_to_manifest
 from posttrain.runs.metrics import keep_until
 from posttrain.runs.resume import ResumePoint, resume_point
 from posttrain.train.identity import fixed_training, known_weights, processes_of, with_any_processes
 from posttrain.train.optim.optimizer import averages_weights, require_class
-from posttrain.train.parallel.launch import require_own_sharding, require_same_launch
+from posttrain.train.parallel.launch import launched
 from posttrain.train.parallel.ranks import connect
 from posttrain.train.session import Session, require_kernels
 
@@ -92,17 +91,10 @@ def train(
     recording = None if rollouts_from is None else open_recording(rollouts_from, run)
     if (extra := config.rollout.traits.extra) is not None and needs_engine(config, recording):
         require_extra(extra, f"rollout.engine: {config.rollout.engine_name}")
-    require_own_sharding()
-    options = {
-        "resume": resume,
-        "overwrite": overwrite,
-        "reshard": reshard,
-        "rollouts_from": rollouts_from and str(rollouts_from),
-    }
-    with run_context(run, resume=resume, overwrite=overwrite):
-        require_same_launch(run, config, **options)
-        with pushing(config, run) as pushes:
-            return _train_connected(config, schedule, run, recording, pushes, resume=resume, reshard=reshard)
+    recorded = rollouts_from and str(rollouts_from)
+    options = {"resume": resume, "overwrite": overwrite, "reshard": reshard}
+    with launched(run, config, **options, rollouts_from=recorded) as pushes:
+        return _train_connected(config, schedule, run, recording, pushes, resume=resume, reshard=reshard)
 
 
 def _require_average_evaluated(config: RLConfig) -> None:

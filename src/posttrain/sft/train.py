@@ -14,17 +14,16 @@ from posttrain.config.sections.training import accumulation_steps
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.data.ledger import ledger_table
 from posttrain.data.text_rows import end_of_text
-from posttrain.hub.pushes import Pushes, pushing
+from posttrain.hub.pushes import Pushes
 from posttrain.models.load import choose_backend
 from posttrain.runs.directory import RunDirectory
-from posttrain.runs.failures import run_context
 from posttrain.runs.finish import finish_run, summary
 from posttrain.runs.resume import find_resume_point
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import SFTData, prepare_data
 from posttrain.train.identity import run_identity as identity_of
 from posttrain.train.identity import with_tasks
-from posttrain.train.parallel.launch import require_own_sharding, require_same_launch
+from posttrain.train.parallel.launch import launched
 from posttrain.train.parallel.ranks import connect
 from posttrain.train.plan import show_epochs
 from posttrain.train.session import Session, require_kernels, steps_on
@@ -58,13 +57,9 @@ def train(
         RunInterrupted: Ctrl-C or SIGTERM ended it, after a checkpoint.
     """
     accumulation_steps(config.training)  # rejects an indivisible step before anything is read
-    require_own_sharding()
     run = RunDirectory(config.run.output_dir / name)
-    options = {"resume": resume, "overwrite": overwrite, "reshard": reshard}
-    with run_context(run, resume=resume, overwrite=overwrite):
-        require_same_launch(run, config, **options)
-        with pushing(config, run) as pushes:
-            return _train(config, run, pushes, resume=resume, reshard=reshard)
+    with launched(run, config, resume=resume, overwrite=overwrite, reshard=reshard) as pushes:
+        return _train(config, run, pushes, resume=resume, reshard=reshard)
 
 
 def _train(

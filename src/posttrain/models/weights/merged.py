@@ -10,6 +10,7 @@ from peft.utils.other import AuxiliaryTrainingWrapper
 from safetensors import SafetensorError
 
 from posttrain.errors import ModelError
+from posttrain.models.weights.outermost import outermost
 from posttrain.models.weights.sharding import whole, whole_tensors, writes
 
 
@@ -47,7 +48,7 @@ def _merged_state(base: Any, *, keep: bool) -> dict[str, torch.Tensor]:
 
     Moved to the CPU one by one: a device that also trains has no room for all merged weights.
     """
-    layers = _adapted_layers(base)
+    layers = outermost(base, (BaseTunerLayer, AuxiliaryTrainingWrapper))
     inside = tuple(f"{name}." for name in layers)
     own = {name: each for name, each in base.state_dict(keep_vars=True).items() if not name.startswith(inside)}
     state = whole_tensors(own, keep=keep)
@@ -58,16 +59,6 @@ def _merged_state(base: Any, *, keep: bool) -> dict[str, torch.Tensor]:
     if keep and base.config.get_text_config().tie_word_embeddings:
         _drop_tied_head(base, state)
     return state
-
-
-def _adapted_layers(base: Any) -> dict[str, Any]:
-    """PEFT's layers by the names of the modules that they wrap; a nested one counts as part of the outer one."""
-    layers: dict[str, Any] = {}
-    for name, module in base.named_modules():
-        inside = name.startswith(tuple(f"{outer}." for outer in layers))
-        if isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper) and not inside:
-            layers[name] = module
-    return layers
 
 
 def _merged(name: str, layer: Any) -> torch.nn.Module:

@@ -17,6 +17,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from posttrain.base.processes import is_main_process
 from posttrain.errors import ModelError
+from posttrain.models.weights.outermost import outermost
 
 
 def shard(model: nn.Module, device: torch.device) -> None:
@@ -44,15 +45,12 @@ def require_unscaled(dtype: torch.dtype) -> None:
 
 def _layers(model: nn.Module) -> list[nn.Module]:
     """What is gathered at a time: each decoder layer, and embedding and head if these are two plain matrices."""
-    layers: dict[str, nn.Module] = {}
-    for name, module in model.named_modules():
-        if isinstance(module, GradientCheckpointingLayer) and not name.startswith(tuple(f"{each}." for each in layers)):
-            layers[name] = module
+    layers: list[nn.Module] = [*outermost(model, GradientCheckpointingLayer).values()]
     names = ("get_input_embeddings", "get_output_embeddings")
     found = [getattr(model, name, lambda: None)() for name in names]
     ends = [each for each in found if isinstance(each, nn.Embedding | nn.Linear)]
     are_two = len({id(each.weight) for each in ends}) == len(ends)
-    return [*layers.values(), *ends] if are_two else [*layers.values()]
+    return layers + ends if are_two else layers
 
 
 def plain_class(module: nn.Module) -> Any:

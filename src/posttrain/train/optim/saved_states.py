@@ -8,7 +8,6 @@ read them.
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -29,6 +28,8 @@ _FILE_BYTES = 2**28
 
 States = list[dict[str, Any]]
 """The state dict of each optimizer."""
+Place = tuple[int, int]
+"""The number of an optimizer, and of a weight in it."""
 
 
 def save_states(optimizers: Sequence[torch.optim.Optimizer], folder: Path) -> None:
@@ -39,16 +40,17 @@ def save_states(optimizers: Sequence[torch.optim.Optimizer], folder: Path) -> No
     """
     states = [_copied(optimizer.state_dict()) for optimizer in optimizers]
     shares: dict[str, torch.Tensor] = {}
-    for key, values, name in _tensors(states):
+    weights = _weights(optimizers)
+    for place, values, name in _tensors(states):
         value = values[name]
         if not isinstance(value, DTensor):
             continue
-        if value.shape != _weight(optimizers, key).shape:
+        if value.shape != weights[place].shape:
             raise ConfigError(
                 f"training.optimizer: its state {name} is not as large as the weight, so it cannot be saved in shares; "
                 "choose another, or parallel.kind: ddp"
             )
-        shares[key], values[name] = value, _elsewhere(value.dtype)
+        shares[_key(place, name)], values[name] = value, _elsewhere(value.dtype)
     if is_main_process():
         torch.save(states[0] if len(states) == 1 else states, folder / _FILE)
     if shares:
@@ -72,10 +74,12 @@ def read_states(optimizers: Sequence[torch.optim.Optimizer], folder: Path) -> St
         ) from error
     states: States = read if isinstance(read, list) else [read]
     shares: dict[str, torch.Tensor] = {}
-    for key, values, name in _tensors(states):
-        weight = _weight(optimizers, key)
+    weights = _weights(optimizers)
+    for place, values, name in _tensors(states):
+        weight = weights[place]
         if _is_elsewhere(values[name]):
-            shares[key] = values[name] = torch.empty_like(weight, dtype=values[name].dtype, requires_grad=False)
+            values[name] = torch.empty_like(weight, dtype=values[name].dtype, requires_grad=False)
+            shares[_key(place, name)] = values[name]
         elif values[name].shape == weight.shape:
             values[name] = share(values[name], weight)
     if shares:
@@ -115,20 +119,27 @@ def _copied(state: dict[str, Any]) -> dict[str, Any]:
     return {**state, "state": {index: dict(values) for index, values in state["state"].items()}}
 
 
-def _tensors(states: States) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Each state that is a tensor: its key `optimizer.weight.name`, the dictionary that holds it, and its name."""
+def _tensors(states: States) -> Iterator[tuple[Place, dict[str, Any], str]]:
+    """Each state that is a tensor: the place of its weight, the dictionary that holds it, and its name."""
     for number, state in enumerate(states):
         for index, values in state["state"].items():
             for name in values:
                 if isinstance(values[name], torch.Tensor):
-                    yield f"{number}.{index}.{name}", values, name
+                    yield (number, index), values, name
 
 
-def _weight(optimizers: Sequence[torch.optim.Optimizer], key: str) -> torch.Tensor:
-    """The weight that a state is of."""
-    number, index, _ = key.split(".", 2)
-    weights = (each for group in optimizers[int(number)].param_groups for each in group["params"])
-    return next(islice(weights, int(index), None))
+def _weights(optimizers: Sequence[torch.optim.Optimizer]) -> dict[Place, torch.Tensor]:
+    """The weights by their places."""
+    return {
+        (number, index): weight
+        for number, optimizer in enumerate(optimizers)
+        for index, weight in enumerate(each for group in optimizer.param_groups for each in group["params"])
+    }
+
+
+def _key(place: Place, name: str) -> str:
+    """The name of a state in the folder."""
+    return f"{place[0]}.{place[1]}.{name}"
 
 
 def _elsewhere(dtype: torch.dtype) -> torch.Tensor:

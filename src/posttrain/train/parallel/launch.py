@@ -4,23 +4,23 @@ import os
 import platform
 import secrets
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, Protocol
 
 from torch import distributed
 
 from posttrain.base.processes import is_main_process, process_count
 from posttrain.errors import ConfigError
+from posttrain.hub.pushes import Pushes, PushingConfig, pushing
 from posttrain.runs.directory import RunDirectory
+from posttrain.runs.failures import run_context
 from posttrain.runs.manifest import describe_run, differences
 from posttrain.train.parallel.ranks import connect, from_main_process
 
 _MUST_AGREE = ("packages", "source", "python")
 # A file that another machine has just written may take a moment to show on a shared file system.
 _LONGEST_SECONDS = 10.0
-
-
 _YES = {"1", "true", "yes", "on", "y", "t"}
 _LAUNCHED_WITH = {
     "ACCELERATE_USE_FSDP": "FSDP",
@@ -30,8 +30,8 @@ _LAUNCHED_WITH = {
 }
 
 
-class Dumpable(Protocol):
-    """A config."""
+class RunSettings(PushingConfig, Protocol):
+    """The config of a run."""
 
     def model_dump(self, *, mode: str) -> dict[str, Any]: ...
 
@@ -46,7 +46,27 @@ def require_own_sharding() -> None:
             )
 
 
-def require_same_launch(run: RunDirectory, config: Dumpable, **options: object) -> None:
+@contextmanager
+def launched(
+    run: RunDirectory, config: RunSettings, *, resume: bool, overwrite: bool, **options: object
+) -> Iterator[Pushes | None]:
+    """Own the folder of a run for the block, with processes that were started alike; yields what pushes checkpoints.
+
+    Args:
+        options: further ones of the command line.
+
+    Raises:
+        ConfigError, SystemExit: as `require_own_sharding`, `run_context`, `pushing` and `_require_same_launch`.
+        RunError: as `run_context`.
+    """
+    require_own_sharding()
+    with run_context(run, resume=resume, overwrite=overwrite):
+        _require_same_launch(run, config, {"resume": resume, "overwrite": overwrite, **options})
+        with pushing(config, run) as pushes:
+            yield pushes
+
+
+def _require_same_launch(run: RunDirectory, config: RunSettings, options: Mapping[str, object]) -> None:
     """Connect the processes of this launch, if it has several, and check that they can train one run together.
 
     Args:
@@ -62,12 +82,12 @@ def require_same_launch(run: RunDirectory, config: Dumpable, **options: object) 
     connect()
     described = describe_run({}, "")
     versions = {key: described[key] for key in _MUST_AGREE}
-    require_agreement({"config": config.model_dump(mode="json"), "options": options, **versions})
+    require_agreement({"config": config.model_dump(mode="json"), "options": dict(options), **versions})
     _require_one_folder(run)
 
 
 def require_agreement(mine: Mapping[str, Any]) -> None:
-    """Check that all connected processes tell the same; errors as `require_same_launch`."""
+    """Check that all connected processes tell the same; errors as `_require_same_launch`."""
     if process_count() == 1:
         return
     everyone: list[tuple[str, Mapping[str, Any]]] = [("", {})] * process_count()

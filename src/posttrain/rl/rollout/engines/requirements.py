@@ -28,7 +28,7 @@ def require_engine_fits(config: RLConfig, run: Path, steps: int) -> list[str]:
         ServerError: a server refuses to tell.
     """
     rollout = config.rollout
-    model = outlined_model(config, steps) if rollout.traits.has_weights or rollout.is_apart else None
+    model = outlined_model(config, steps) if rollout.has_weights else None
     if model is None:
         return []
     weights = engine_weights(config, model)
