@@ -1,8 +1,10 @@
 """Secrets are hidden in all that is shown or logged."""
 
 import base64
+import io
 import json
 import logging
+from contextlib import redirect_stderr
 from itertools import count
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from posttrain.base.secrets import (
     DiscreetFormatter,
+    DiscreetHandler,
     hidden,
     hide_variable,
     known_secrets,
@@ -145,6 +148,17 @@ def test_a_log_that_was_set_up_before_hides_what_is_hidden_later(
 
     monkeypatch.setenv(variable, TOKEN[::-1])
     assert formatter.format(record_of(f"sent {TOKEN[::-1]}")) == "sent ***"
+
+
+def test_log_lines_go_to_the_stderr_of_their_time() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    with redirect_stderr(first):
+        handler = DiscreetHandler(logging.Formatter("%(message)s"))
+        handler.handle(record_of("one"))
+    first.close()
+    with redirect_stderr(second):
+        handler.handle(record_of("two"))
+    assert second.getvalue() == "two\n"
 
 
 JUDGE = {"url": "http://127.0.0.1:9/v1", "model": "judge"}

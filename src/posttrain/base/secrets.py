@@ -5,7 +5,9 @@ import json
 import logging
 import os
 import re
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from urllib.parse import quote, quote_plus
 
@@ -62,6 +64,23 @@ class DiscreetFormatter(logging.Formatter):
         """The formatted line without secrets."""
         # A config, which may name more variables, is read after logging is set up.
         return without_secrets(self._inner.format(record), self._secrets | _values_of(_hidden_variables))
+
+
+class DiscreetHandler(logging.Handler):
+    """Writes log lines without secrets to what stderr is by then: a run copies it, and a progress bar moves aside."""
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self.setFormatter(DiscreetFormatter(formatter))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line."""
+        try:
+            with suppress(BrokenPipeError):
+                sys.stderr.write(self.format(record) + "\n")
+                sys.stderr.flush()
+        except Exception:  # noqa: BLE001  # as all handlers do
+            self.handleError(record)
 
 
 def _values_of(names: Iterable[str]) -> frozenset[str]:

@@ -20,7 +20,7 @@ import typer
 from pydantic import BaseModel
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from posttrain.base.secrets import DiscreetFormatter, without_secrets
+from posttrain.base.secrets import DiscreetHandler, without_secrets
 from posttrain.base.text import on_one_line
 from posttrain.base.user_code import error_in_words
 from posttrain.cli.env_file import read_env_file
@@ -171,8 +171,7 @@ def clear_errors(debug: bool) -> Iterator[None]:
     if not debug:
         # The datasets library logs the errors that it raises; what it says is in our message.
         os.environ.setdefault("DATASETS_VERBOSITY", "critical")
-    handler = _ToStderr()
-    handler.setFormatter(DiscreetFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s")))
+    handler = DiscreetHandler(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])
     with _noticed_signals() as came:
         try:
@@ -195,17 +194,6 @@ def clear_errors(debug: bool) -> Iterator[None]:
             message = str(error) if is_ours else error_in_words(error) + " (--debug shows where)" * (not debug)
             _say(_shown(f"error: {message}"))
             raise typer.Exit(error.exit_code if is_ours else 1) from None
-
-
-class _ToStderr(logging.Handler):
-    """Writes to what stderr is by then: a run copies it to its log, and a progress bar moves aside for it."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a line."""
-        try:
-            _say(self.format(record))
-        except Exception:  # noqa: BLE001  # as all handlers do
-            self.handleError(record)
 
 
 @contextmanager

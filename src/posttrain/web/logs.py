@@ -2,13 +2,12 @@
 
 import json
 import logging
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
 
 from posttrain.base.console import console
-from posttrain.base.secrets import DiscreetFormatter
+from posttrain.base.secrets import DiscreetHandler
 
 _OWN = ("request_id", "status", "ms")
 
@@ -37,9 +36,8 @@ def set_up_logs(form: Literal["text", "json"], debug: bool, name: str) -> Callab
     Args:
         name: of the logger that it uses.
     """
-    handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(DiscreetFormatter(JsonLines() if form == "json" else text))
+    handler = DiscreetHandler(JsonLines() if form == "json" else text)
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("posttrain").setLevel(logging.DEBUG if debug or form == "json" else logging.WARNING)
     for chatty in ("httpx", "httpcore", "asyncio"):
