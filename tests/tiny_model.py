@@ -23,8 +23,7 @@ def write_tiny_model(folder: Path) -> Path:
 
     It has 384 embedding rows, 4 more than the tokenizer has entries.
     """
-    tokenizer = _tiny_tokenizer()
-    tokenizer.save_pretrained(folder)
+    tokenizer = write_tokenizer(folder)
     config = LlamaConfig(
         vocab_size=_ROWS,
         hidden_size=64,
@@ -43,6 +42,13 @@ def write_tiny_model(folder: Path) -> Path:
         torch.manual_seed(0)
         LlamaForCausalLM(config).float().save_pretrained(folder)
     return folder
+
+
+def write_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """Write the tokenizer to the folder, and return it."""
+    tokenizer = _tiny_tokenizer()
+    tokenizer.save_pretrained(folder)
+    return tokenizer
 
 
 def _tiny_tokenizer() -> PreTrainedTokenizerFast:

@@ -106,6 +106,7 @@ _TRAINING = (
     PeerKey(("adam_epsilon",), ("training.epsilon",)),
     PeerKey(("weight_decay",), ("training.weight_decay",)),
     PeerKey(("max_grad_norm", "gradient_clipping"), ("training.max_grad_norm",)),
+    PeerKey(("router_aux_loss_coef", "moe_aux_loss_coef"), ("training.router_loss",)),
     PeerKey(("gradient_checkpointing", "use_gradient_checkpointing"), ("training.gradient_checkpointing",)),
     PeerKey(("activation_offloading",), ("training.offload_activations",)),
     PeerKey(("offload_embedding",), ("training.offload_embeddings",)),

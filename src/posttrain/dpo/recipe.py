@@ -80,7 +80,7 @@ class DPORecipe(Recipe):
         self.steps = PlannedSteps(self._plans(size), place_of(config.data_sources(), _one_side(data)))
         # Ranks wait for each other in every pass of a shared model, so all must make the same number of passes.
         self._at_once = loaded.padding_free or process_count() > 1
-        self._head = LabelledHead(loaded.model, packed=loaded.padding_free)
+        self._head = LabelledHead(loaded.model, packed=loaded.padding_free, routers=loaded.routers)
         self._policy = AskedModel(FrozenModel(loaded.model), packed=loaded.padding_free)
         self._measured: list[Measures] = []
         self._divergence: torch.Tensor | None = None
@@ -109,6 +109,10 @@ class DPORecipe(Recipe):
         measured = measure(self._method, answers)
         self._measured.append({name: values.detach() for name, values in measured.items()})
         return (measured["loss"] * micro_batch["row_weights"]).sum() / self._loss_weight
+
+    def labels(self, micro_batch: Batch) -> torch.Tensor:
+        """The tokens that each position has to predict."""
+        return micro_batch["labels"]
 
     def count(self, result: StepResult, counters: RunCounters) -> tuple[dict[str, Any], str]:
         """Count the step, with its rewards and log-probabilities over all ranks."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from posttrain.config.sections.model import LoraConfig, ModelConfig
+    from posttrain.models.kernels.router_balance import RouterBalance
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class LoadedModel:
     `compute_dtype` is the dtype of the forward pass under autocast; trainable parameters are float32. `new_token_ids`
     are the ids of the tokens that were added to the tokenizer. `compiled` says whether the decoder layers are trained
     through torch.compile, `padding_free` whether the rows of a micro-batch go through the model as one sequence,
-    `sharded` whether each process of the run has only a share of the weights.
+    `sharded` whether each process of the run has only a share of the weights. `routers` computes the load-balancing
+    loss of a model with experts if training counts it.
     """
 
     model: Any
@@ -35,6 +37,7 @@ class LoadedModel:
     compiled: bool = False
     padding_free: bool = False
     sharded: bool = False
+    routers: "RouterBalance | None" = None
 
     def autocast(self) -> "AbstractContextManager[Any]":
         """Context manager in which the model computes in its compute dtype."""
@@ -70,7 +73,7 @@ class TrainingSettings:
     `seed` is for the hf backend only, since unsloth has kernels of its own. `compile` None means to compile if that is
     worth it for training on `rows` rows in total, `rows_at_once` of them in the model at a time; `padding_free` None
     means to train without padding on a CPU if the model can; `sharded` gives each process of the run a share of the
-    weights.
+    weights; `router_loss` is the coefficient of the load-balancing loss, None that of the model's config.
     """
 
     chatml: bool
@@ -84,6 +87,7 @@ class TrainingSettings:
     rows: int = 0
     rows_at_once: int = 1
     sharded: bool = False
+    router_loss: float | None = 0.0
 
 
 def training_device() -> "torch.device":

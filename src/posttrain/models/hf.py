@@ -25,6 +25,7 @@ from posttrain.models.gguf import converted_folder
 from posttrain.models.kernels.compiled_layers import compile_layers, should_compile
 from posttrain.models.kernels.offloaded_embeddings import keep_embeddings_on_cpu
 from posttrain.models.kernels.packed_rows import should_pack
+from posttrain.models.kernels.router_balance import RouterBalance, router_balance
 from posttrain.models.location import CONVERT, locate_model, require_all_weights
 from posttrain.models.quantised import keep_layout, quantization_settings
 from posttrain.models.tokens import add_tokens, extend_model
@@ -97,7 +98,8 @@ class HfBackend:
             compile_layers(model, settings.rows_at_once, dtype, packed=packs)
         if settings.offload_embeddings:
             keep_embeddings_on_cpu(model)
-        return LoadedModel(model, tokenizer, device, dtype, new_ids, compiled, packs, settings.sharded)
+        routers = _routers(model, settings, compiled)
+        return LoadedModel(model, tokenizer, device, dtype, new_ids, compiled, packs, settings.sharded, routers)
 
     def load_for_inference(self, config: "ModelConfig", adapter: Path | None, *, chatml: bool) -> LoadedModel:
         """The base in its compute dtype, with the adapter on top if one is given."""
@@ -148,6 +150,18 @@ def _unquantised(config: "ModelConfig") -> Any:
     with one_line_errors(config):
         loader: Any = AutoModelForCausalLM.from_pretrained
         return loader(model_files(config), **source_of(config), dtype="auto", use_safetensors=True)
+
+
+def _routers(model: Any, settings: TrainingSettings, compiled: bool) -> RouterBalance | None:
+    """What computes the load-balancing loss of the model; None if it is not to be counted."""
+    found = router_balance(model, settings.router_loss)
+    if found is not None and (settings.sharded or compiled):
+        how = "parallel.kind: fsdp2" if settings.sharded else "training.compile: true"
+        raise ModelError(
+            f"training.router_loss: the loss of this model's routers, {found.coefficient:g} in its config unless set, "
+            f"is not counted with {how}; set router_loss to 0, or train without"
+        )
+    return found
 
 
 def _checkpoint_layers(model: Any) -> None:

@@ -17,6 +17,7 @@ from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.data.curriculum.micro_batches import MicroBatchSize, cut
 from posttrain.models.kernels.compiled_layers import is_compiled
 from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.models.kernels.router_balance import RouterBalance
 from posttrain.rl.losses import StepTotals, token_weights
 from posttrain.rl.objective import PolicyObjective
 from posttrain.rl.rollout.rollout import Rollout
@@ -286,12 +287,15 @@ def _padded(rows: Sequence[np.ndarray], shape: tuple[int, ...], dtype: type) -> 
 class CompletionScorer:
     """Computes one model's log p of each completion token, and the entropy at its position."""
 
-    def __init__(self, model: Any, rows_at_once: int, *, packed: bool = False) -> None:
+    def __init__(
+        self, model: Any, rows_at_once: int, *, packed: bool = False, routers: RouterBalance | None = None
+    ) -> None:
         """`model`: the unwrapped model.
 
-        `rows_at_once`: the usual number of rows per pass; `packed`: whether they are one sequence.
+        `rows_at_once`: the usual number of rows per pass; `packed`: whether they are one sequence; `routers`: as in
+        `LabelledHead`.
         """
-        self._head = LabelledHead(model, packed=packed)
+        self._head = LabelledHead(model, packed=packed, routers=routers)
         self._needs_two = is_compiled(model) and not packed and rows_at_once > 1
 
     def __call__(self, model: Any, batch: CompletionBatch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -92,7 +92,7 @@ class RLRecipe(Recipe):
         )
         self._reference = self._frozen_start(config) if objective.beta else None
         packed = loaded.padding_free
-        self._scorer = CompletionScorer(loaded.model, training.micro_batch_size, packed=packed)
+        self._scorer = CompletionScorer(loaded.model, training.micro_batch_size, packed=packed, routers=loaded.routers)
         self._reference_scorer = self._scorer
         if self._reference is not None and self._reference.model is not loaded.model:
             self._reference_scorer = CompletionScorer(self._reference.model, training.micro_batch_size, packed=packed)
@@ -135,6 +135,10 @@ class RLRecipe(Recipe):
             self._masked.add(slots, self._objective.beyond_limits(inputs), inputs.mask)
         losses = self._objective.token_losses(inputs, entropies, micro_batch.threshold, self._means)
         return (losses * micro_batch.weights).sum()
+
+    def labels(self, micro_batch: MicroBatch) -> torch.Tensor:
+        """The tokens that each position has to predict."""
+        return micro_batch.completions.labels
 
     def count(self, result: StepResult, counters: RunCounters) -> tuple[dict[str, Any], str]:
         """Count the step; return its line of metrics.jsonl, with means over all ranks, and the facts to show."""

@@ -52,7 +52,7 @@ class SFTRecipe(Recipe):
         place = place_of(config.data_sources(), data.datasets)
         self._steps = PlannedSteps(planner.plan, place)
         self._data, self._loaded, self._accelerator = data, loaded, accelerator
-        self._head = LabelledHead(loaded.model, packed=loaded.padding_free)
+        self._head = LabelledHead(loaded.model, packed=loaded.padding_free, routers=loaded.routers)
         self._smoothing = config.training.label_smoothing or 0.0
         if config.training.neftune_alpha is not None:
             activate_neftune(loaded.model, config.training.neftune_alpha)
@@ -73,6 +73,10 @@ class SFTRecipe(Recipe):
         is_end = torch.isin(labels[labels != IGNORED_LABEL], self._end_ids)
         self._ends.append(torch.stack([(losses.detach() * is_end).sum(), is_end.sum()]))
         return (losses * micro_batch["token_weights"]).sum() / self._loss_weight
+
+    def labels(self, micro_batch: Batch) -> torch.Tensor:
+        """The tokens that each position has to predict."""
+        return micro_batch["labels"]
 
     def count(self, result: StepResult, counters: RunCounters) -> tuple[dict[str, Any], str]:
         """The step's metrics, with the mean loss of its end tokens over all ranks if there are any."""

@@ -17,6 +17,7 @@ from posttrain.models.kernels.offloaded_activations import activations_on_cpu
 from posttrain.runs.checkpoints import latest_checkpoint, rotate
 from posttrain.runs.directory import RunDirectory
 from posttrain.train.memory import Phase, during
+from posttrain.train.optim.router_loss import RouterTerms
 from posttrain.train.optim.schedules import learning_rate
 from posttrain.train.optim.update import update
 from posttrain.train.parallel.ranks import any_rank, gathered, summed
@@ -78,7 +79,7 @@ class Loop:
         seed_step(self.training.seed, step)
         with during(Phase.SCORE, f"in optimizer step {step + 1}"):
             batch = self.recipe.batch(step)
-        losses = []
+        losses, balance = [], RouterTerms.of(state, [self.recipe.labels(each) for each in batch])
         for number, micro_batch in enumerate(batch, start=1):
             # Ranks exchange gradients once, in the last backward pass.
             exchange = nullcontext() if number == len(batch) else accelerator.no_sync(state.model)
@@ -86,16 +87,18 @@ class Loop:
             with exchange, during(Phase.STEP, f"in optimizer step {step + 1}"):
                 with state.loaded.autocast(), moved:
                     loss = self.recipe.loss(state.model, micro_batch)
+                losses.append(loss.detach().float())
+                loss = loss + balance.term()
                 # The exchange averages over the ranks, but their parts of the loss must be summed.
                 accelerator.backward(state.scaler.scale(loss * accelerator.num_processes))
-            losses.append(loss.detach().float())
         total = torch.stack(losses)
         rate = learning_rate(self.training, self.recipe.max_steps, step)
         with during(Phase.UPDATE, f"while optimizer step {step + 1} updated the weights"):
             norm = update(state.optimizers, state.scaler, rate, self.training.max_grad_norm)
             state.averages.update(step)
         seconds = time.perf_counter() - began
-        result = StepResult(step + 1, float(summed(accelerator, total.sum())), norm, rate, seconds)
+        loss = float(summed(accelerator, total.sum()))
+        result = StepResult(step + 1, loss, norm, rate, seconds, balance.mean())
         self._require_finite(result, total)
         return result
 

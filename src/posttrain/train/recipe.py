@@ -90,6 +90,8 @@ class StepResult:
         loss: sum over all micro-batches and ranks.
         grad_norm: gradient norm before clipping.
         seconds: time from getting the batch to the updated weights.
+        router_loss: load-balancing loss of the routers, before its coefficient; None if it is not counted. `loss` is
+            without it.
     """
 
     step: int
@@ -97,11 +99,13 @@ class StepResult:
     grad_norm: float
     learning_rate: float
     seconds: float
+    router_loss: float | None = None
 
     def numbers(self) -> dict[str, float | None]:
         """The fields that every step has in metrics.jsonl; a norm that overflowed in float16 is null."""
         norm = self.grad_norm if math.isfinite(self.grad_norm) else None
-        return {"loss": self.loss, "grad_norm": norm, "learning_rate": self.learning_rate}
+        routers = {} if self.router_loss is None else {"router_loss": self.router_loss}
+        return {"loss": self.loss, **routers, "grad_norm": norm, "learning_rate": self.learning_rate}
 
 
 class Recipe(Protocol):
@@ -117,6 +121,10 @@ class Recipe(Protocol):
     def loss(self, model: Any, micro_batch: Any) -> torch.Tensor:
         """The micro-batch's part of the step's loss, shape []; the parts of all micro-batches and ranks add up to
         it."""
+        ...
+
+    def labels(self, micro_batch: Any) -> torch.Tensor:
+        """The labels of the rows of a micro-batch, shape [rows, seq], -100 where there is none."""
         ...
 
     def count(self, result: StepResult, counters: RunCounters) -> tuple[dict[str, Any], str]:

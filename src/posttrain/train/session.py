@@ -145,6 +145,7 @@ class Session:
                 rows=self.max_steps * training.rows_per_step,
                 rows_at_once=training.micro_batch_size,
                 sharded=shards,
+                router_loss=training.router_loss,
             )
             with during(Phase.LOAD, "while loading the model"):
                 loaded = self.backend.load_for_training(config.model, config.lora, settings=settings)
@@ -192,6 +193,8 @@ class Session:
         _announce_start(self.run, point, loaded.model)
         if loaded.sharded:
             console.print(f"each of {process_count()} processes has a share of the weights (FSDP2)")
+        if loaded.routers is not None:
+            console.print(f"load-balancing loss of the routers: counted × {loaded.routers.coefficient:g}")
         console.print(f"steps: {schedule_in_words(self.config.training, self.max_steps)}")
         if point.checkpoint is not None:
             self._announce_changes(load_config(self.run.config, type(self.config)), point.counters.step)
@@ -259,6 +262,7 @@ def require_kernels(training: TrainingConfig, backend: str, start: str | None = 
             "to false",
         ),
         (training.offload_embeddings, "training.offload_embeddings: not with unsloth; set it to false"),
+        (training.router_loss, "training.router_loss: not with unsloth; set it to 0"),
         (start == "loftq", "lora.init: unsloth's kernels pass over what loftq adds to layers; set it to null"),
     ):
         if is_wanted and backend == "unsloth":

@@ -125,6 +125,11 @@ class TrainingConfig(StrictModel):
     ema: EMAConfig | None = None
     """An average of the trained weights to evaluate and export; none by default."""
 
+    router_loss: Annotated[float, Field(ge=0)] | None = None
+    """Factor of the load-balancing loss of a model with experts, which is added to the loss; by default that of the
+    model's config (`router_aux_loss_coef`), as in TRL, and 0 leaves it out. It is computed over the tokens that go
+    through the model together, so it depends on the size of micro-batches (`backend: hf`)."""
+
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, but about a third slower."""
 

@@ -21,16 +21,22 @@ from torch import nn
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.models.kernels.compiled_layers import as_written
 from posttrain.models.kernels.frozen_head import Scores, frozen_head_scores, smoothed
-from posttrain.models.kernels.packing import pack
+from posttrain.models.kernels.packing import pack, row_lengths
+from posttrain.models.kernels.router_balance import RouterBalance
 from posttrain.models.weights.sharding import plain_class
 
 
 class LabelledHead:
     """Attach once to a causal language model; `scores` then computes log-probabilities through it."""
 
-    def __init__(self, model: Any, *, packed: bool = False) -> None:
-        """`packed`: whether rows go through the model as one sequence, without their padding."""
-        self._model, self._packs = model, packed
+    def __init__(self, model: Any, *, packed: bool = False, routers: RouterBalance | None = None) -> None:
+        """Attach to `model`.
+
+        Args:
+            packed: whether rows go through the model as one sequence, without their padding.
+            routers: attached to `model` too; computes their loss in the passes that have a gradient.
+        """
+        self._model, self._packs, self._routers = model, packed, routers
         self._head = model.get_output_embeddings()
         self._wanted: _Wanted | None = None
         self._found: Scores | None = None
@@ -67,9 +73,13 @@ class LabelledHead:
         inputs: dict[str, Any] = {}
         if self._packs:
             packed = pack(input_ids, labels)
-            input_ids, labels, inputs = packed.input_ids, packed.labels, packed.inputs()
+            input_ids, labels, inputs, counts = packed.input_ids, packed.labels, packed.inputs(), packed.rows
+        else:
+            counts = torch.arange(labels.shape[1], device=labels.device) < row_lengths(labels).unsqueeze(1)
         wanted = _Wanted(labels != IGNORED_LABEL, labels, temperatures, entropies, smoothing)
-        with self._asked(wanted), nullcontext() if torch.is_grad_enabled() else as_written(self._model):
+        balanced = nullcontext() if self._routers is None else self._routers.counting(counts.float())
+        passing = balanced if torch.is_grad_enabled() else as_written(self._model)
+        with self._asked(wanted), passing:
             logits = model(input_ids=input_ids, use_cache=False, **inputs).logits
             found, self._found = self._found, None
         if found is None:

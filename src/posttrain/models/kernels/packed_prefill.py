@@ -62,4 +62,4 @@ def _one_sequence(prompts: Sequence[Prompt], device: torch.device) -> Packed:
         segments.append(Segment(first, first + len(prompt)))
     ids = torch.tensor([[token for prompt in prompts for token in prompt]], device=device)
     positions = torch.tensor([[place for prompt in prompts for place in range(len(prompt))]], device=device)
-    return Packed(ids, ids, positions, tuple(segments))
+    return Packed(ids, ids, positions, tuple(segments), torch.ones(ids.shape, device=device))

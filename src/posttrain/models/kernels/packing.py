@@ -25,12 +25,14 @@ class Packed:
     Attributes:
         input_ids, labels, positions: shape [1, tokens]; positions are those in the whole rows.
         segments: the prompts and rows that the sequence consists of.
+        rows: how many rows each token belongs to, shape [1, tokens], float32.
     """
 
     input_ids: torch.Tensor
     labels: torch.Tensor
     positions: torch.Tensor
     segments: tuple[Segment, ...]
+    rows: torch.Tensor
 
     def inputs(self) -> dict[str, Any]:
         """Inputs of the model besides the tokens."""
@@ -42,10 +44,8 @@ class Packed:
 
 def pack(input_ids: torch.Tensor, labels: torch.Tensor, *, worth_sharing: int = _WORTH_SHARING) -> Packed:
     """Pack rows, of shape [rows, seq], padded on the right; prompts of `worth_sharing` tokens or more are shared."""
-    is_labelled = labels != IGNORED_LABEL
-    places = torch.arange(1, labels.shape[1] + 1, device=labels.device)
-    lengths = (places * is_labelled).amax(dim=1).clamp(min=1).tolist()
-    firsts = is_labelled.int().argmax(dim=1).tolist()
+    lengths = row_lengths(labels).tolist()
+    firsts = (labels != IGNORED_LABEL).int().argmax(dim=1).tolist()
     # The last token of a prompt predicts the first one of an answer, so each row keeps it.
     prompts = [tuple(ids[: first + 1].tolist()) for ids, first in zip(input_ids, firsts, strict=True)]
     rows_with = Counter(prompts)
@@ -53,13 +53,15 @@ def pack(input_ids: torch.Tensor, labels: torch.Tensor, *, worth_sharing: int = 
     segments: list[Segment] = []
     owners: list[torch.Tensor] = []
     columns: list[torch.Tensor] = []
+    counts: list[torch.Tensor] = []
 
-    def add(row: int, start: int, stop: int, prefix: tuple[int, int] = (0, 0)) -> Segment:
+    def add(row: int, start: int, stop: int, prefix: tuple[int, int] = (0, 0), count: int = 1) -> Segment:
         """Append the tokens of a row from `start` to `stop`."""
         first = segments[-1].end if segments else 0
         segments.append(Segment(first, first + stop - start, *prefix))
         columns.append(torch.arange(start, stop))
         owners.append(torch.full((stop - start,), row))
+        counts.append(torch.full((stop - start,), float(count)))
         return segments[-1]
 
     for row, (prompt, length, first) in enumerate(zip(prompts, lengths, firsts, strict=True)):
@@ -67,9 +69,16 @@ def pack(input_ids: torch.Tensor, labels: torch.Tensor, *, worth_sharing: int = 
             add(row, 0, length)
             continue
         if prompt not in known:
-            known[prompt] = add(row, 0, first)[:2]
+            known[prompt] = add(row, 0, first, count=rows_with[prompt])[:2]
         add(row, first, length, known[prompt])
     # A shared prompt ends before the first label, so it brings no labels along.
     place = torch.cat(owners).to(labels.device), torch.cat(columns).to(labels.device)
     ids, wanted, positions = (part.unsqueeze(0) for part in (input_ids[place], labels[place], place[1]))
-    return Packed(ids, wanted, positions, tuple(segments))
+    shared = torch.cat(counts).to(labels.device).unsqueeze(0)
+    return Packed(ids, wanted, positions, tuple(segments), shared)
+
+
+def row_lengths(labels: torch.Tensor) -> torch.Tensor:
+    """Tokens of each row up to its last label, at least 1: shape [rows], for labels of shape [rows, seq]."""
+    places = torch.arange(1, labels.shape[1] + 1, device=labels.device)
+    return (places * (labels != IGNORED_LABEL)).amax(dim=1).clamp(min=1)
