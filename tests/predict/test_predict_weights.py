@@ -12,6 +12,10 @@ from peft import PeftModel
 from predict_cases import QUESTIONS, Task
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from merge.merge_cases import make_case, merge_case
+from posttrain.config.sections.model import ModelConfig
+from tiny_experts import write_tiny_experts
+
 
 def merge_by_peft(model: Path, adapter: Path, folder: Path) -> Path:
     merged = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), adapter)
@@ -46,6 +50,17 @@ def test_the_exported_adapter_answers_unless_told_otherwise(task: Task, said: Ca
     assert len({tuple(each) for each in answers}) == 4
     assert said("--checkpoint", "latest") == answers[2]
     assert said("--weights", "adapter") == answers[0]
+
+
+def test_an_adapter_on_experts_answers_as_its_merged_model_does(task: Task, said: Callable, tmp_path: Path):
+    base = ModelConfig(name=str(write_tiny_experts(tmp_path / "experts")), backend="hf", dtype="float32")
+    task.change("model", name=base.name)
+    case = make_case(base, tmp_path / "adapter", target_parameters=["experts.gate_up_proj", "experts.down_proj"])
+    run = task.trained(case.adapter)
+    adapter = said("--weights", "adapter")
+    assert adapter != said("--weights", "base")
+    merge_case(case, run / "merged")
+    assert said("--weights", "merged") == adapter
 
 
 def test_a_merged_model_answers_as_its_adapter_does(

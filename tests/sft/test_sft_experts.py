@@ -1,17 +1,24 @@
 """Training models with experts: what transformers and PEFT compute for them, and what a resumed run repeats."""
 
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from in_process import sft
 from posttrain.config.load import load_config
-from posttrain.errors import ModelError
+from posttrain.config.sections.model import LoraConfig, ModelConfig
+from posttrain.errors import ConfigError, ModelError
+from posttrain.models.backend import TrainingSettings
+from posttrain.models.hf import HfBackend
 from posttrain.models.kernels.packing import row_lengths
 from posttrain.sft.config import SFTConfig
+from posttrain.sft.plan import show_plan
 from running import metrics
 from sft.small_sft import train_sft, write_sft_run
 from tiny_experts import write_tiny_experts
@@ -80,8 +87,92 @@ def test_the_load_balancing_loss_is_refused_with_compiled_layers(write_run):
         _train(write_run(), "compiled", "training.compile=true")
 
 
-def _train(config: Path, name: str, *overrides: str) -> Path:
-    return train_sft(config, name, _FLOAT32, *overrides)
+def test_a_resumed_run_with_adapted_experts_repeats_the_uninterrupted_one_bit_for_bit(write_run):
+    config = write_run()
+    whole = _train(config, "run")
+    kept = {name: (whole / name).read_bytes() for name in ("adapter_model.safetensors", "adapter_config.json")}
+    rows = metrics(whole)
+    shutil.rmtree(whole / "checkpoint-6")
+    _train(config, "run", resume=True)
+    assert metrics(whole) == rows
+    assert kept == {name: (whole / name).read_bytes() for name in kept}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_only_the_parameters_that_are_named_are_trained_and_16_bits_work(dtype, write_run):
+    lora = {"r": 2, "target_modules": ["q_proj"], "target_parameters": ["mlp.experts.down_proj"]}
+    run = train_sft(write_run(lora=lora), "some", f"model.dtype={dtype}")
+    weights = load_file(run / "adapter_model.safetensors")
+    layer = "base_model.model.model.layers.0."
+    assert {
+        name.removeprefix(layer): tuple(each.shape) for name, each in weights.items() if name.startswith(layer)
+    } == {
+        "self_attn.q_proj.lora_A.weight": (2, 32),
+        "self_attn.q_proj.lora_B.weight": (32, 2),
+        "mlp.experts.lora_A.weight": (4 * 2, 24),
+        "mlp.experts.lora_B.weight": (32, 4 * 2),
+    }
+    assert all(each.dtype == torch.float32 and each.abs().sum() > 0 for each in weights.values())
+    losses = [row["loss"] for row in metrics(run)]
+    assert losses[-1] < losses[0]
+
+
+def test_in_16_bits_a_change_below_the_rounding_of_a_weight_does_not_reach_the_output(experts):
+    lora = LoraConfig(r=2, target_modules=("q_proj",), target_parameters=("experts.down_proj",))
+    model = ModelConfig(name=str(experts), backend="hf", dtype="bfloat16")
+    settings = TrainingSettings(chatml=True, max_length=64, gradient_checkpointing=False, seed=0)
+    loaded = HfBackend().load_for_training(model, lora, settings=settings)
+    ids, logits = torch.arange(20)[None], []
+    for size in (0, 1e-9, 0.1):
+        for name, parameter in loaded.model.named_parameters():
+            if "experts.lora_B" in name:
+                parameter.data.fill_(size)
+        logits.append(loaded.model(ids).logits)
+    assert torch.equal(logits[0], logits[1])
+    assert not torch.equal(logits[0], logits[2])
+
+
+def test_the_plan_and_the_run_say_which_experts_are_trained(write_run, capsys):
+    told = {}
+    for name, lora in (
+        ("all", {"r": 4}),
+        ("attention", {"r": 4, "target_modules": ["q_proj"]}),
+        ("full", None),
+    ):
+        config = load_config(write_run(lora=lora), SFTConfig, [_FLOAT32])
+        show_plan(config, name)
+        told[name] = next(line for line in "".join(capsys.readouterr()).splitlines() if line.startswith("experts"))
+    gate, fused = "mlp.gate.weight (r=4)", "mlp.experts.down_proj, mlp.experts.gate_up_proj"
+    assert told["all"].split(maxsplit=1)[1].startswith("LoRA on mlp.experts.down_proj (r=4), mlp.experts.gate_up_proj")
+    assert gate in told["all"]
+    assert told["attention"].split(maxsplit=1)[1].startswith(f"{fused} frozen")
+    assert told["full"].split(maxsplit=1)[1] == f"{fused} trained in full"
+
+
+@pytest.mark.parametrize(
+    ("lora", "message"),
+    [
+        ({"target_modules": "auto"}, "lora.target_modules: auto does not support qwen3_moe models"),
+        ({"dropout": 0.1}, "by plain LoRA only; set dropout: 0 and dora: false"),
+        ({"dora": True}, "by plain LoRA only"),
+        ({"target_modules": ["q_proj", "expert_proj"]}, "its experts are the parameters down_proj, gate_up_proj"),
+        ({"target_parameters": ["mlp.w1"]}, "no parameter 'mlp.w1' with two or three dimensions"),
+        ({"init": "pissa"}, "pissa starts from the weights of linear layers, and model.layers.0.mlp.experts is none"),
+    ],
+)
+def test_what_experts_do_not_take_is_refused_by_name(lora, message, write_run):
+    with pytest.raises(ModelError, match=re.escape(message)):
+        _train(write_run(lora={"r": 4, **lora}), "refused")
+
+
+def test_parameters_with_dropout_are_refused_before_anything_is_read(write_run):
+    lora = {"target_parameters": ["mlp.experts.down_proj"], "dropout": 0.1}
+    with pytest.raises(ConfigError, match="target_parameters: PEFT adapts parameters by plain LoRA"):
+        _train(write_run(lora=lora), "refused")
+
+
+def _train(config: Path, name: str, *overrides: str, **options: bool) -> Path:
+    return train_sft(config, name, _FLOAT32, *overrides, **options)
 
 
 def _losses_of_transformers(config: Path, model: Path, folder: Path, steps: int) -> list[tuple[float, float]]:

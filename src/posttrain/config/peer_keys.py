@@ -32,6 +32,7 @@ _MODEL = (
     PeerKey(("lora_alpha",), ("lora.alpha",)),
     PeerKey(("lora_dropout",), ("lora.dropout",)),
     PeerKey(("lora_target_modules", "lora_target", "lora_target_linear"), ("lora.target_modules",)),
+    PeerKey(("lora_target_parameters",), ("lora.target_parameters",)),
     PeerKey(("lora_modules_to_save", "additional_target"), ("lora.modules_to_save",)),
     PeerKey(("peft_use_rslora", "use_rslora"), ("lora.rslora",)),
     PeerKey(("peft_use_dora", "use_dora"), ("lora.dora",)),

@@ -26,6 +26,7 @@ from posttrain.train.plan import (
     sampled_steps,
     show_epochs,
     show_estimate,
+    show_experts,
     show_resume_point,
     stage_table,
     step_lines,
@@ -63,6 +64,7 @@ def show_plan(config: DPOConfig, name: str, *, resume: bool = False, overwrite: 
         console.print(f"                {_scored_rows(config, curriculum, steps)}")
     console.print("\n".join(step_lines(config.training, steps, "answers" if config.method.unpaired else "pairs")))
     if data is not None:
+        show_experts(config)
         show_estimate(config, lambda: estimated(config, data))
     # Checked last, because a plan is worth reading even if its run has ended.
     check_run_directory(run, resume=resume, overwrite=overwrite)

@@ -30,8 +30,16 @@ from posttrain.inference.engine import (
 from posttrain.inference.vllm_load import VllmOptions, start_vllm, vllm_errors
 from posttrain.models.location import require_no_pickle
 
-_UNUSABLE = ("rank_pattern", "alpha_pattern", "trainable_token_indices", "lora_bias", "modules_to_save", "use_dora")
-"""Fields of an adapter's config that vLLM ignores (the first four) or refuses."""
+_UNUSABLE = (
+    "target_parameters",
+    "rank_pattern",
+    "alpha_pattern",
+    "trainable_token_indices",
+    "lora_bias",
+    "modules_to_save",
+    "use_dora",
+)
+"""Fields of an adapter's config that vLLM ignores (the first five) or refuses."""
 
 
 class VllmEngine:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftConfig, get_peft_model, get_peft_model_state_dict
+from peft.tuners.lora import ParamWrapper
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper, TrainableTokensWrapper
 from transformers import AutoModelForCausalLM, PreTrainedConfig
@@ -67,6 +68,7 @@ BASE_WEIGHTS = ("base_layer.weight", "token_adapter.base_layer.weight")
 """The names in PEFT's modules of the weight that they wrap and change."""
 
 _PREFIX = "base_model.model."
+_INNER = "base_layer."
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ class Site:
 class Outline:
     """The base model's parameters and what an adapter does to them, all by parameter name.
 
-    `base_copies` has the names in the adapter's file of base weights saved with it: PEFT saves the embeddings too if
+    `sites` are the modules that PEFT wrapped, `parameters` the parameters that it wrapped one by one, such as those of
+    experts. `model` is the base on the meta device, within PEFT's modules. `base_copies` has the names in the adapter's file of base weights saved with it: PEFT saves the embeddings too if
     the vocabulary grew or an embedding is adapted. `ties` says whether the base also uses `embedding` as its `head`,
     `stays_tied` whether it still does under the adapter.
     """
@@ -89,6 +92,8 @@ class Outline:
     shapes: dict[str, tuple[int, ...]]
     prefix: str
     sites: dict[str, Site]
+    parameters: dict[str, Site]
+    model: Any
     base_copies: dict[str, str]
     embedding: str
     head: str | None
@@ -121,6 +126,7 @@ def adapter_outline(
         shapes={name: tuple(parameter.shape) for name, parameter in parameters.items()},
         prefix=model.base_model_prefix,
         **_sites(adapted, set(parameters), stored),
+        model=model,
         embedding=f"{names[id(embedding)]}.weight",
         head=f"{names[id(head)]}.weight" if head is not None else None,
         ties=ties,
@@ -139,7 +145,7 @@ def _wrap(model: Any, adapter: LoraConfig) -> Any:
 
 
 def _sites(adapted: Any, parameters: set[str], stored: dict[str, tuple[int, ...]]) -> dict[str, Any]:
-    """The keyword arguments `sites` and `base_copies`, from what PEFT would save for this model."""
+    """The keyword arguments `sites`, `parameters` and `base_copies`, from what PEFT would save for this model."""
     own = {key: tuple(value.shape) for key, value in adapted.state_dict().items()}
     # Given names in place of tensors, PEFT returns the parameter's name for each name in the file.
     names: Any = {key: key for key in own}
@@ -149,7 +155,9 @@ def _sites(adapted: Any, parameters: set[str], stored: dict[str, tuple[int, ...]
     )
     _require_same_tensors(required, possible, stored, own)
     modules = outermost(adapted.base_model.model, (BaseTunerLayer, AuxiliaryTrainingWrapper))
-    sites = {f"{name}.weight": Site(module, {}) for name, module in modules.items()}
+    wrappers = {name: _nested(module) for name, module in modules.items() if isinstance(module, ParamWrapper)}
+    sites = {f"{name}.weight": Site(module, {}) for name, module in modules.items() if name not in wrappers}
+    alone = {f"{name}.{each.parameter_name}": Site(each, {}) for name, many in wrappers.items() for each in many}
     base_copies: dict[str, str] = {}
     for in_file, key in possible.items():
         if in_file not in stored:
@@ -161,9 +169,18 @@ def _sites(adapted: Any, parameters: set[str], stored: dict[str, tuple[int, ...]
             base_copies[parameter] = in_file
         elif inner in BASE_WEIGHTS:
             base_copies[f"{owner}.weight"] = in_file
+        elif owner in wrappers:
+            depth = inner.count(_INNER)
+            wrapper = wrappers[owner][depth]
+            alone[f"{owner}.{wrapper.parameter_name}"].tensors[inner.removeprefix(_INNER * depth)] = in_file
         elif owner is not None and not inner.startswith("original_module.") and in_file in required:
             sites[f"{owner}.weight"].tensors[inner] = in_file
-    return {"sites": sites, "base_copies": base_copies}
+    return {"sites": sites, "parameters": alone, "base_copies": base_copies}
+
+
+def _nested(module: Any) -> list[ParamWrapper]:
+    """The wrappers of the parameters of one module, the outermost first."""
+    return [module, *_nested(module.base_layer)] if isinstance(module, ParamWrapper) else []
 
 
 def _require_same_tensors(

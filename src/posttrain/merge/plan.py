@@ -1,7 +1,7 @@
 """Plan which tensors the merged model has, in which files, and how each is computed."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 
 from posttrain.errors import ModelError
 from posttrain.merge.adapter import BASE_WEIGHTS, Adapter, Outline, Site
+from posttrain.merge.parameters import ParameterChanges
 from posttrain.models.tokens import extend_rows
 from posttrain.models.weights.tensor_files import FLOATS, OutputTensor, StoredTensor
 
@@ -106,16 +107,22 @@ def plan_tensors(
     merger = Merger(outline, adapter, {parameters[name]: tensor for name, tensor in stored.items()}, new_ids)
     if outline.ties:
         parameters = _with_tied_pair(parameters, merger)
+    changes = ParameterChanges(outline, adapter).by_name(stored)
     plan: Plan = {tensor.path.name: [] for tensor in stored.values()}
     for name, parameter in parameters.items():
         source = stored.get(name) or merger.stored_as(parameter)
-        plan[source.path.name].append(_output(name, parameter, source, merger, dtype))
+        stored_dtype = dtype if dtype and source.dtype in FLOATS else source.dtype
+        if name in changes:
+            make = partial(_changed, source, changes[name], FLOATS[stored_dtype])
+            output = OutputTensor(name, stored_dtype, source.shape, make, merged=True)
+        else:
+            output = _output(name, parameter, source, merger, stored_dtype)
+        plan[source.path.name].append(output)
     _require_all_sites(outline, set(parameters.values()))
     return plan
 
 
-def _output(name: str, parameter: str, source: StoredTensor, merger: Merger, dtype: str | None) -> OutputTensor:
-    stored_dtype = dtype if dtype and source.dtype in FLOATS else source.dtype
+def _output(name: str, parameter: str, source: StoredTensor, merger: Merger, stored_dtype: str) -> OutputTensor:
     if parameter in merger.outline.shapes and merger.changes(parameter):
         shape = merger.outline.shapes[parameter]
         make = partial(merger.merged, parameter, FLOATS[stored_dtype])
@@ -123,6 +130,16 @@ def _output(name: str, parameter: str, source: StoredTensor, merger: Merger, dty
     if stored_dtype == source.dtype:
         return OutputTensor(name, stored_dtype, source.shape, source.read)
     return OutputTensor(name, stored_dtype, source.shape, partial(_cast, source, FLOATS[stored_dtype]))
+
+
+def _changed(source: StoredTensor, change: Callable[[], torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor with what the adapter adds to it: computed in float32, rounded once."""
+    merged = source.read_float32().add_(change())
+    if not is_finite(merged):
+        raise ModelError(
+            f"{source.name}: the merged weight is not finite: the adapter or the base holds NaN or infinity"
+        )
+    return _rounded(source.name, merged, dtype)
 
 
 def _cast(source: StoredTensor, dtype: torch.dtype) -> torch.Tensor:

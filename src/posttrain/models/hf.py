@@ -18,7 +18,7 @@ from posttrain.base.console import console
 from posttrain.base.text import first_line, on_one_line
 from posttrain.errors import ModelError
 from posttrain.models.adapters.fit import require_adapter_fits
-from posttrain.models.adapters.lora import add_adapter, with_fused_layers
+from posttrain.models.adapters.lora import add_adapter, with_fused_layers, without_false_alarms
 from posttrain.models.adapters.start import start_from_weights
 from posttrain.models.backend import LoadedModel, TrainingSettings, compute_dtype, training_device
 from posttrain.models.gguf import converted_folder
@@ -94,11 +94,11 @@ class HfBackend:
             start_from_weights(model, lora, settings.seed, lambda: _unquantised(config))
         packs = should_pack(settings.padding_free, model, dtype, settings.max_length)
         compiled = should_compile(settings.compile, model, device, settings.rows)
+        routers = _routers(model, settings, compiled)
         if compiled:
             compile_layers(model, settings.rows_at_once, dtype, packed=packs)
         if settings.offload_embeddings:
             keep_embeddings_on_cpu(model)
-        routers = _routers(model, settings, compiled)
         return LoadedModel(model, tokenizer, device, dtype, new_ids, compiled, packs, settings.sharded, routers)
 
     def load_for_inference(self, config: "ModelConfig", adapter: Path | None, *, chatml: bool) -> LoadedModel:
@@ -183,9 +183,10 @@ def with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
     try:
         # PEFT casts an adapter on a 16-bit base to float32, which only training needs.
         config = with_fused_layers(PeftConfig.from_pretrained(str(adapter)), model)
-        adapted = PeftModel.from_pretrained(
-            model, adapter, config=config, is_trainable=trainable, autocast_adapter_dtype=trainable
-        )
+        with without_false_alarms():
+            adapted = PeftModel.from_pretrained(
+                model, adapter, config=config, is_trainable=trainable, autocast_adapter_dtype=trainable
+            )
         # from_pretrained ignores missing and unexpected weights; loading again reports them.
         loading = adapted.load_adapter(
             str(adapter), "default", is_trainable=trainable, autocast_adapter_dtype=trainable

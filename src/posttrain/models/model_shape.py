@@ -19,6 +19,7 @@ from transformers.pytorch_utils import Conv1D
 from posttrain.base.processes import process_count
 from posttrain.config.sections.optim.optimizers import OPTIMIZERS, OwnOptimizer
 from posttrain.errors import ModelError
+from posttrain.models.adapters.experts import has_experts
 from posttrain.models.adapters.lora import add_adapter, with_fused_layers
 from posttrain.models.backend import compute_dtype, training_device
 from posttrain.models.hf import HfBackend, keep_trained_weights_in_float32, model_files, one_line_errors
@@ -174,6 +175,18 @@ def require_packing(model: "ModelConfig", longest: int) -> None:
     with one_line_errors(model), torch.device("meta"):
         base = _base(model, _architecture(model), dtype)
     require_shape(base, dtype, device, longest)
+
+
+def outline_with_experts(config: Any) -> Any:
+    """The model that a trainer's config trains, on the meta device, if it has experts and is loaded by `hf`; else None.
+
+    Raises:
+        ModelError: its adapter cannot be made.
+    """
+    if not isinstance(choose_backend(config.model), HfBackend) or config.model.quantization != "none":
+        return None
+    trained = TrainedModel.of(config, steps=1)
+    return trained.build("meta") if has_experts(trained.architecture) else None
 
 
 def read_shape(trained: TrainedModel) -> ModelShape:

@@ -29,7 +29,6 @@ with redirect_stdout(sys.stderr), ExitStack() as after:  # unsloth prints a gree
         after.callback(sys.modules.pop, "vllm")
     from unsloth import FastLanguageModel  # isort: skip  # pyright: ignore[reportMissingImports]
 
-from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from posttrain.errors import ModelError
@@ -150,6 +149,8 @@ def _checkpointing(settings: TrainingSettings) -> str | bool:
 
 def _add_adapter(model: Any, lora: "LoraConfig", new_ids: tuple[int, ...], settings: TrainingSettings) -> Any:
     """A new adapter that trains what the hf backend would train."""
+    if lora.target_parameters:
+        raise ModelError("lora.target_parameters: not with unsloth; leave it out, or set model.backend: hf")
     wanted = peft_config(model, lora, new_ids)
     targets = _targets(model, wanted)
     try:
@@ -179,13 +180,6 @@ def _add_adapter(model: Any, lora: "LoraConfig", new_ids: tuple[int, ...], setti
 def _targets(model: Any, wanted: "PeftLoraConfig") -> Any:
     """The layers that get an adapter, in a form that unsloth reads as PEFT would."""
     targets = wanted.target_modules
-    if targets is None:  # unsloth has a default of its own
-        kind = model.config.model_type
-        if kind not in TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING:
-            raise ModelError(
-                f"lora.target_modules: auto does not support {kind} models; use all-linear, or name layers"
-            )
-        return sorted(TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING[kind])
     if isinstance(targets, str):
         return targets
     in_full = [name for name in targets if name.rsplit(".", 1)[-1] in _VOCABULARY]

@@ -23,7 +23,7 @@ from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
 from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.runs.finish import finished_result
 from posttrain.train.optim.schedules import schedule_in_words
-from posttrain.train.plan import pieces_in_words, require_batching, show_estimate
+from posttrain.train.plan import pieces_in_words, require_batching, show_estimate, show_experts
 
 if TYPE_CHECKING:
     from posttrain.rl.client.connection import Connection
@@ -73,6 +73,7 @@ def show_plan(
         console.print(f"successes       {config.rollout.successes.told}")
     _show_dataserver(config, schedule, run, resume, recording)
     if find_spec("transformers") is not None:
+        show_experts(config)
         show_estimate(config, lambda: estimated(config))
         if rollouts_from is None or config.evaluation is not None:
             show_lacks(config, run)

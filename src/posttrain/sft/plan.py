@@ -21,6 +21,7 @@ from posttrain.train.plan import (
     sampled_steps,
     show_epochs,
     show_estimate,
+    show_experts,
     show_resume_point,
     stage_table,
     step_lines,
@@ -51,6 +52,7 @@ def show_plan(config: SFTConfig, name: str, *, resume: bool = False, overwrite: 
     )
     console.print("\n".join(step_lines(config.training, steps, "rows")))
     if data is not None:
+        show_experts(config)
         show_estimate(config, lambda: estimated(config, data))
     # Checked last: the plan of a finished run is worth reading too.
     check_run_directory(run, resume=resume, overwrite=overwrite)

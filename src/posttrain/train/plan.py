@@ -109,6 +109,25 @@ def require_batching(training: TrainingConfig, model: ModelConfig, longest: int)
         require_packing(model, longest)
 
 
+def show_experts(config: Any) -> None:
+    """Print what is trained of a model with experts, whose config is that of any trainer; nothing for other models.
+
+    Raises:
+        ModelError: as loading it for training would.
+    """
+    from posttrain.models.adapters.experts import experts_in_words
+    from posttrain.models.kernels.router_balance import router_balance
+    from posttrain.models.model_shape import outline_with_experts
+
+    model = outline_with_experts(config)
+    if model is not None:
+        routers = router_balance(model, config.training.router_loss)
+        quantised = config.model.quantization != "none"
+        console.print(f"experts         {experts_in_words(model, quantised=quantised)}")
+        counted = "not counted" if routers is None else f"load-balancing loss counted × {routers.coefficient:g}"
+        console.print(f"routers         {counted}")
+
+
 def show_estimate(config: BaseModel, compute: Callable[[], "Estimate"]) -> None:
     """Print what a run's steps cost here, or why that is unknown, and what to change if there is too little memory."""
     try:

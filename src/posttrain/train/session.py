@@ -190,9 +190,14 @@ class Session:
 
     def _describe(self, loaded: LoadedModel, point: ResumePoint, engine: dict[str, Any]) -> None:
         """Print what is trained and from where, and bring the run directory to the state at `point`."""
+        from posttrain.models.adapters.experts import experts_in_words, has_experts
+        from posttrain.models.quantised import is_quantised
+
         _announce_start(self.run, point, loaded.model)
         if loaded.sharded:
             console.print(f"each of {process_count()} processes has a share of the weights (FSDP2)")
+        if has_experts(loaded.model.config):
+            console.print(f"experts: {experts_in_words(loaded.model, quantised=is_quantised(loaded.model))}")
         if loaded.routers is not None:
             console.print(f"load-balancing loss of the routers: counted × {loaded.routers.coefficient:g}")
         console.print(f"steps: {schedule_in_words(self.config.training, self.max_steps)}")

@@ -143,7 +143,7 @@ class UnheardOfConfig(LlamaConfig):
 
 def test_an_architecture_without_default_targets_says_so_in_one_line(tiny_model):
     unknown = LlamaForCausalLM(UnheardOfConfig.from_pretrained(tiny_model))
-    with pytest.raises(ModelError, match=r"^lora: [^\n]*target_modules[^\n]*$"):
+    with pytest.raises(ModelError, match=r"^lora\.target_modules: auto does not support unheard_of models[^\n]*$"):
         adapted(unknown, target_modules="auto")
 
 

@@ -85,6 +85,10 @@ class LoraConfig(StrictModel):
     target_modules: Literal["auto", "all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = "all-linear"
     """Which layers get an adapter: every linear layer, PEFT's choice for the architecture (`auto`), or those named."""
 
+    target_parameters: tuple[str, ...] = ()
+    """Parameters that get an adapter too, by the ends of their names, such as `mlp.experts.gate_up_proj` and
+    `mlp.experts.down_proj` of a model with experts, which has all experts of a layer in one tensor (`backend: hf`)."""
+
     rslora: bool = False
     """Rank-stabilised scale (arXiv:2312.03732): worthwhile from about r = 64."""
 
@@ -106,6 +110,14 @@ class LoraConfig(StrictModel):
             return self
         alpha = self.alpha * (2**0.5 if self.rslora else 2)
         return self.model_copy(update={"r": 2 * self.r, "alpha": alpha, "init": None})
+
+    @model_validator(mode="after")
+    def _parameters_take_it(self) -> "LoraConfig":
+        if self.target_parameters and (self.dropout or self.dora or self.init is not None):
+            raise ValueError(
+                "target_parameters: PEFT adapts parameters by plain LoRA; leave dropout, dora and init out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _start_is_exact(self) -> "LoraConfig":

@@ -1,15 +1,19 @@
 """Translate the config section `lora` into PEFT's LoraConfig."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 from peft import LoraConfig as PeftLoraConfig
 from peft import PeftConfig, PeftMixedModel, PeftModel, get_peft_model
+from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from torch import nn
 
 from posttrain.base.text import first_line
 from posttrain.errors import ModelError
+from posttrain.models.adapters.experts import fused_parameters
 from posttrain.models.backend import training_device
 from posttrain.models.kernels.fused_lora import FusedLinear
 from posttrain.models.quantised import is_quantised
@@ -31,8 +35,14 @@ def add_adapter(
     config = with_fused_layers(peft_config(model, lora, new_token_ids), model)
     torch.manual_seed(seed)
     try:
-        return get_peft_model(model, config)
+        with without_false_alarms():
+            return get_peft_model(model, config)
     except ValueError as error:
+        if "ParamWrapper" in str(error):
+            raise ModelError(
+                "lora: PEFT adapts the experts and routers of this model by plain LoRA only; set dropout: 0 and dora: "
+                "false, or name only other layers in target_modules"
+            ) from error
         raise ModelError(f"lora: {first_line(error)}") from error
 
 
@@ -49,6 +59,7 @@ def with_fused_layers(config: PeftConfig, model: object) -> PeftConfig:
 def peft_config(model: "PreTrainedModel", lora: "LoraConfig", new_token_ids: Sequence[int]) -> PeftLoraConfig:
     """PEFT's config with every field that matters set; ModelError if it names a module that does not exist."""
     _require_modules(model, "modules_to_save", lora.modules_to_save)
+    _require_parameters(model, lora.target_parameters)
     if not isinstance(lora.target_modules, str):
         _require_modules(model, "target_modules", lora.target_modules)
         _require_one_trainer_of_rows(model, lora.target_modules, new_token_ids)
@@ -60,8 +71,8 @@ def peft_config(model: "PreTrainedModel", lora: "LoraConfig", new_token_ids: Seq
         r=saved.r,
         lora_alpha=saved.alpha,  # pyright: ignore[reportArgumentType]  # PEFT divides it: a float is as good
         lora_dropout=lora.dropout,
-        # None lets PEFT look the architecture up in its own table.
-        target_modules=None if lora.target_modules == "auto" else _as_peft_targets(lora.target_modules),
+        target_modules=_as_peft_targets(model, lora.target_modules),
+        target_parameters=list(lora.target_parameters) or None,
         use_rslora=lora.rslora,
         use_dora=lora.dora,
         modules_to_save=list(lora.modules_to_save) or None,
@@ -72,8 +83,22 @@ def peft_config(model: "PreTrainedModel", lora: "LoraConfig", new_token_ids: Seq
     )
 
 
-def _as_peft_targets(targets: "str | tuple[str, ...]") -> str | list[str]:
-    return targets if isinstance(targets, str) else list(targets)
+@contextmanager
+def without_false_alarms() -> Iterator[None]:
+    """PEFT looks for the layers that its own ranks of experts' parameters are for, and warns that there are none."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*_pattern keys did not match any targeted module")
+        yield
+
+
+def _as_peft_targets(model: "PreTrainedModel", targets: "str | tuple[str, ...]") -> str | list[str]:
+    if targets != "auto":
+        return targets if isinstance(targets, str) else list(targets)
+    # PEFT looks the architecture up itself, but not if it has experts.
+    kind = type(model.config).model_type
+    if kind not in TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING:
+        raise ModelError(f"lora.target_modules: auto does not support {kind} models; use all-linear, or name layers")
+    return list(TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING[kind])
 
 
 def _new_rows(
@@ -104,7 +129,24 @@ def _require_modules(model: "PreTrainedModel", key: str, wanted: Sequence[str]) 
         if not any(path.endswith(f".{name}") for path in paths):
             leaves = (path for path, module in model.named_modules() if not list(module.children()))
             known = ", ".join(sorted({_own_name(path) for path in leaves}))
-            raise ModelError(f"lora.{key}: this model has no module {name!r}; it has {known}")
+            fused = sorted({_own_name(path) for path in fused_parameters(model)})
+            experts = (
+                f"; its experts are the parameters {', '.join(fused)}, for lora.target_parameters" if fused else ""
+            )
+            raise ModelError(f"lora.{key}: this model has no module {name!r}; it has {known}{experts}")
+
+
+def _require_parameters(model: "PreTrainedModel", wanted: Sequence[str]) -> None:
+    """Refuse a name that matches no parameter, or one that PEFT has no adapter for."""
+    shapes = {name: parameter.ndim for name, parameter in model.named_parameters()}
+    for name in wanted:
+        found = [shapes[path] for path in shapes if f".{path}".endswith(f".{name}")]
+        if not found or not all(dimensions in (2, 3) for dimensions in found):
+            fused = ", ".join(sorted({_own_name(path) for path in fused_parameters(model)})) or "none"
+            raise ModelError(
+                f"lora.target_parameters: this model has no parameter {name!r} with two or three dimensions; those of "
+                f"its experts: {fused}"
+            )
 
 
 def _require_one_trainer_of_rows(model: "PreTrainedModel", targets: Sequence[str], new_ids: Sequence[int]) -> None:

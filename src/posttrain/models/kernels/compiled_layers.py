@@ -17,6 +17,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from posttrain.base.cache import cache_dir
 from posttrain.base.console import console
 from posttrain.errors import ModelError
+from posttrain.models.adapters.experts import has_experts
 from posttrain.models.backend import autocast_to
 from posttrain.models.kernels import recomputed_attention
 from posttrain.models.kernels.packing import pack
@@ -99,5 +100,4 @@ def _train_once(model: Any, rows: int, dtype: torch.dtype, *, packed: bool) -> N
 
 def _is_unsuited(model: Any) -> bool:
     """Whether it has experts, whose tokens are not known in advance, or quantised weights, which nobody timed."""
-    counts = ("num_experts", "num_local_experts", "n_routed_experts")
-    return is_quantised(model) or any(getattr(model.config, name, None) for name in counts)
+    return is_quantised(model) or has_experts(model.config)

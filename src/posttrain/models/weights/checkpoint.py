@@ -27,8 +27,9 @@ def save_trained_weights(loaded: LoadedModel, folder: Path) -> None:
     if isinstance(model, PeftModel):
         adapters: dict[str, Any] = model.peft_config
         for config in adapters.values():
-            if isinstance(config.target_modules, set):
-                config.target_modules = sorted(config.target_modules)  # equal runs write equal files
+            for name in ("target_modules", "target_parameters"):
+                if isinstance(names := getattr(config, name), set):
+                    setattr(config, name, sorted(names))  # equal runs write equal files
         save_adapter(model, folder)
     elif loaded.sharded:
         _save_gathered(model, folder)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft.tuners.lora import ParamWrapper
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 from safetensors import SafetensorError
@@ -68,10 +69,14 @@ def _merged(name: str, layer: Any) -> torch.nn.Module:
             f"{name} is quantised, so the adapter cannot be merged into it: load the model with quantization: none, or "
             "let the engine apply the adapter itself"
         )
-    weights = {id(each): torch.nn.Parameter(whole(each).clone(), requires_grad=False) for each in layer.parameters()}
+    is_parameter = isinstance(layer, ParamWrapper)
+    copies = {id(each): whole(each).clone() for each in layer.parameters()}
+    # PEFT rounds what it adds to a parameter to the parameter's dtype first.
+    copies = {each: values.float() for each, values in copies.items()} if is_parameter else copies
+    weights = {each: torch.nn.Parameter(values, requires_grad=False) for each, values in copies.items()}
     layer = copy.deepcopy(layer, weights)
     try:
-        if isinstance(layer, AuxiliaryTrainingWrapper):
+        if is_parameter or isinstance(layer, AuxiliaryTrainingWrapper):
             return layer.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
         layer.merge()
         return layer.get_base_layer()
