@@ -83,5 +83,5 @@ def test_a_base_without_an_expert_is_refused_by_the_parameters_name(tmp_path):
         file,
         metadata={"format": "pt"},
     )
-    with pytest.raises(ModelError, match="would not be used: the base model's files lack .*experts.gate_up_proj"):
+    with pytest.raises(ModelError, match=r"would not be used: the base model's files lack .*experts\.gate_up_proj"):
         merge_case(case, tmp_path / "merged")

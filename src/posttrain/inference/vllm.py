@@ -30,16 +30,9 @@ from posttrain.inference.engine import (
 from posttrain.inference.vllm_load import VllmOptions, start_vllm, vllm_errors
 from posttrain.models.location import require_no_pickle
 
-_UNUSABLE = (
-    "target_parameters",
-    "rank_pattern",
-    "alpha_pattern",
-    "trainable_token_indices",
-    "lora_bias",
-    "modules_to_save",
-    "use_dora",
-)
-"""Fields of an adapter's config that vLLM ignores (the first five) or refuses."""
+_IGNORED = ("target_parameters", "rank_pattern", "alpha_pattern", "trainable_token_indices", "lora_bias")
+_REFUSED = ("modules_to_save", "use_dora")
+"""Fields of an adapter's config that vLLM ignores or refuses."""
 
 
 class VllmEngine:
@@ -348,4 +341,4 @@ def require_usable_adapter(folder: Path) -> None:
 
 def unusable_parts(config: Mapping[str, Any]) -> list[str]:
     """Fields of an adapter's config, as PEFT writes it, that prevent vLLM from using the adapter as it is."""
-    return [name for name in _UNUSABLE if config.get(name)]
+    return [name for name in (*_IGNORED, *_REFUSED) if config.get(name)]

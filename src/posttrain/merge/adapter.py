@@ -84,8 +84,9 @@ class Outline:
     """The base model's parameters and what an adapter does to them, all by parameter name.
 
     `sites` are the modules that PEFT wrapped, `parameters` the parameters that it wrapped one by one, such as those of
-    experts. `model` is the base on the meta device, within PEFT's modules. `base_copies` has the names in the adapter's file of base weights saved with it: PEFT saves the embeddings too if
-    the vocabulary grew or an embedding is adapted. `ties` says whether the base also uses `embedding` as its `head`,
+    experts. `model` is the base on the meta device, within PEFT's modules. `base_copies` has the names in the adapter's
+    file of base weights saved with it: PEFT saves the embeddings too if the vocabulary grew or an embedding is adapted.
+    `ties` says whether the base also uses `embedding` as its `head`,
     `stays_tied` whether it still does under the adapter.
     """
 

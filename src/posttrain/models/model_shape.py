@@ -6,11 +6,13 @@ and which of them are trained. With a few layers on a real device, it can be tim
 
 import copy
 import json
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from peft import PeftConfig, get_peft_model
+from peft.tuners.lora import ParamWrapper
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
@@ -19,7 +21,7 @@ from transformers.pytorch_utils import Conv1D
 from posttrain.base.processes import process_count
 from posttrain.config.sections.optim.optimizers import OPTIMIZERS, OwnOptimizer
 from posttrain.errors import ModelError
-from posttrain.models.adapters.experts import has_experts
+from posttrain.models.adapters.experts import fused_parameters, has_experts
 from posttrain.models.adapters.lora import add_adapter, with_fused_layers
 from posttrain.models.backend import compute_dtype, training_device
 from posttrain.models.hf import HfBackend, keep_trained_weights_in_float32, model_files, one_line_errors
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from posttrain.config.sections.training import TrainingConfig
 
 _MAPS = (nn.Linear, Conv1D)
+# Weights with one scale in bitsandbytes' NF4, and scales with one scale in its double quantisation.
+_BLOCK, _SCALES = 64, 256
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,9 @@ class ModelShape:
         checkpointing, compiled: whether activations are recomputed, and whether layers are compiled with torch.compile.
         offloads: whether activations are kept elsewhere until the backward pass.
         shared_by: number of processes that have a share of the weights each; 1 if each has them all.
+        summed_bytes: bytes of the sums of experts' weights and what an adapter adds to them, over all layers: each pass
+            computes them, and keeps them unless it is recomputed.
+        has_experts: whether a token is not multiplied by every weight.
     """
 
     layers: int
@@ -71,6 +78,8 @@ class ModelShape:
     compiled: bool = False
     offloads: bool = False
     shared_by: int = 1
+    summed_bytes: int = 0
+    has_experts: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,8 +111,6 @@ class TrainedModel:
         backend = choose_backend(config.model)
         if not isinstance(backend, HfBackend):
             raise ModelError(f"the {backend.name} backend has its own layers, whose cost is unknown")
-        if config.model.quantization != "none":
-            raise ModelError("the cost of quantised weights is unknown")
         _, new_ids = backend.tokenizer_with_new_ids(config.model, chatml=config.chat.template == "chatml")
         architecture = _architecture(config.model)
         architecture.vocab_size = max([architecture.vocab_size, *(new_id + 1 for new_id in new_ids)])
@@ -183,7 +190,7 @@ def outline_with_experts(config: Any) -> Any:
     Raises:
         ModelError: its adapter cannot be made.
     """
-    if not isinstance(choose_backend(config.model), HfBackend) or config.model.quantization != "none":
+    if not isinstance(choose_backend(config.model), HfBackend):
         return None
     trained = TrainedModel.of(config, steps=1)
     return trained.build("meta") if has_experts(trained.architecture) else None
@@ -193,14 +200,15 @@ def read_shape(trained: TrainedModel) -> ModelShape:
     """Count the weights of a model.
 
     Raises:
-        ModelError: not every token is multiplied by every weight, the model's matrices are not linear layers, or the
-            size of the optimizer's states is unknown.
+        ModelError: the model's matrices are not linear layers or experts, or the size of the optimizer's states is
+            unknown.
     """
     states = _state_bytes(trained.training)
     model = trained.build("meta")
+    experts = fused_parameters(model) if has_experts(trained.architecture) else {}
     for name, parameter in model.named_parameters():
-        if parameter.ndim > 2 or ".experts." in name:
-            raise ModelError(f"{name} belongs to experts or a convolution, whose cost is unknown")
+        if parameter.ndim > 2 and all(parameter is not each for each in experts.values()):
+            raise ModelError(f"{name} belongs to a convolution, whose cost is unknown")
     config = model.config.get_text_config()
     maps = {name: each for name, each in model.named_modules() if isinstance(each, _MAPS) and _is_used(name)}
     head = {id(each) for each in model.get_output_embeddings().modules()}
@@ -215,12 +223,14 @@ def read_shape(trained: TrainedModel) -> ModelShape:
         hidden=config.hidden_size,
         vocabulary=config.vocab_size,
         everything=everything,
-        weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()),
+        weight_bytes=_bytes(model.parameters()) - _saved_by_quantising(trained.model.quantization, maps.values(), head),
         state_bytes=everything.trained * states,
         checkpointing=training.gradient_checkpointing,
         compiled=trained.shared_by == 1 and should_compile(wanted, model, training_device(), trained.rows),
         offloads=training.offload_activations,
         shared_by=trained.shared_by,
+        summed_bytes=_bytes(each.get_param() for each in model.modules() if isinstance(each, ParamWrapper)),
+        has_experts=bool(experts),
     )
 
 
@@ -235,6 +245,23 @@ def _base(model: "ModelConfig", architecture: Any, dtype: torch.dtype) -> Any:
     return AutoModelForCausalLM.from_config(
         architecture, dtype=dtype, trust_remote_code=model.trust_remote_code, **attention
     )
+
+
+def _bytes(parameters: Iterable[torch.Tensor]) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+
+
+def _saved_by_quantising(quantization: str, maps: Iterable[Any], head: Collection[int]) -> int:
+    """Bytes that bitsandbytes saves: it quantises the weights of all linear layers but the head, and no others."""
+    weights = [each.weight for each in maps if id(each) not in head and not each.weight.requires_grad]
+    if quantization == "none":
+        return 0
+    if quantization == "8bit":  # a byte for each weight, and a scale in float32 for each row
+        return _bytes(weights) - sum(weight.numel() + 4 * weight.shape[0] for weight in weights)
+    # Half a byte for each weight, a byte for the scale of each block, and a float32 for the scale of each 256 of these.
+    blocks = [-(-weight.numel() // _BLOCK) for weight in weights]
+    scales = sum(count + 4 * -(-count // _SCALES) for count in blocks)
+    return _bytes(weights) - sum(-(-weight.numel() // 2) for weight in weights) - scales
 
 
 def _state_bytes(training: "TrainingConfig") -> int:

@@ -147,7 +147,7 @@ def estimate_line(found: "Estimate") -> str:
     """The plan's line for an estimate."""
     need, free = f"{found.bytes / GIB:.1f} GiB of memory", f"({found.available / GIB:.1f} GiB available)"
     if not found.seconds:
-        return f"estimate        at most {need} to train {free}{'; time is estimated on a CPU only' * found.on_cuda}"
+        return f"estimate        at most {need} to train {free}{'; ' * bool(found.untimed)}{found.untimed}"
     mean, least, most = sum(found.seconds) / len(found.seconds), min(found.seconds), max(found.seconds)
     before = f" plus {_spoken(found.before)} beforehand for the reference" * (found.before > 0)
     return (

@@ -4,17 +4,23 @@ import re
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from bitsandbytes.nn import Linear4bit, Linear8bitLt
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoTokenizer, Lfm2Config
 
 from posttrain.config.load import load_config
+from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import ModelError
+from posttrain.models.backend import TrainingSettings
+from posttrain.models.hf import HfBackend
 from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.models.model_shape import ModelShape, Weights, read_shape
 from posttrain.sft.config import SFTConfig
@@ -24,6 +30,7 @@ from posttrain.train.cost.estimate import Estimate, Work, estimate, flops, peak_
 from posttrain.train.cost.shallow_model import KeptBytes, Probe, Seconds
 from posttrain.train.memory import available_bytes
 from posttrain.train.plan import estimate_line, sampled_steps, show_estimate
+from tiny_experts import write_tiny_experts
 
 # Each layer of the tiny model has four 64 × 64 and three 64 × 128 matrices; the embedding is tied to the head.
 LAYER = 4 * 64 * 64 + 3 * 64 * 128
@@ -77,19 +84,81 @@ def test_added_tokens_are_in_the_vocabulary(trained, tiny_model):
     assert read_shape(trained(model=model)).vocabulary == 387
 
 
-def test_experts_are_not_guessed_at(trained, tiny_model, tmp_path):
-    from transformers import AutoTokenizer, MixtralConfig
+# Two layers with 4 experts of 24 × 32 (gate, up and down), a router, attention of 4 × 32 × 32 and 2 norms of 32 and 2
+# of 16; a norm, the embedding and the head around them.
+EXPERTS = 4 * 3 * 24 * 32
+DENSE = 2 * (4 * 32 + 4 * 32 * 32 + 2 * 32 + 2 * 16) + 32 + 2 * 384 * 32
 
-    shape: dict[str, Any] = {
-        "hidden_size": 32,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-    }
-    MixtralConfig(vocab_size=384, num_key_value_heads=2, num_local_experts=2, **shape).save_pretrained(tmp_path / "moe")
-    AutoTokenizer.from_pretrained(tiny_model).save_pretrained(tmp_path / "moe")
-    with pytest.raises(ModelError, match="experts"):
-        read_shape(trained(model={"name": str(tmp_path / "moe")}, lora=None))
+
+def test_all_experts_are_counted_and_the_time_of_a_pass_is_not_estimated(trained, tmp_path):
+    of = trained(model={"name": str(write_tiny_experts(tmp_path)), "dtype": "float32"}, lora=None)
+    shape = read_shape(of)
+    assert shape.everything == Weights(0, 2 * EXPERTS + DENSE)
+    assert shape.weight_bytes == 4 * (2 * EXPERTS + DENSE)
+    assert shape.summed_bytes == 0
+    found = estimate(of, Work([[[Batch(2, 30, 10)]]], 5))
+    assert (found.seconds, found.untimed) == ([], "time is not estimated for models with experts")
+    assert found.bytes > (4 + 4 + 8) * (2 * EXPERTS + DENSE)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_adapted_experts_are_kept_once_more_per_layer_unless_they_are_recomputed(trained, tmp_path, checkpointing):
+    lora = {"r": 2, "target_modules": ["q_proj"], "target_parameters": ["gate_up_proj", "down_proj"]}
+    model = {"name": str(write_tiny_experts(tmp_path, num_hidden_layers=6)), "dtype": "float32"}
+    of = trained(model=model, lora=lora, training={"gradient_checkpointing": checkpointing})
+    shape = read_shape(of)
+    assert shape.summed_bytes == 4 * 6 * EXPERTS
+    kept = Probe(of, shape, "cpu").kept_bytes()
+    assert kept.layer[0] == pytest.approx(4 * EXPERTS, rel=0.05)
+    sums = 2 if checkpointing else 7  # those of the layers that are kept, and the gradient of one
+    step = [[Batch(9, 9, 9)]]
+    without = peak_bytes(replace(shape, summed_bytes=0), replace(kept, layer=(0.0, *kept.layer[1:])), step)
+    assert peak_bytes(shape, kept, step) - without == pytest.approx(sums * 4 * EXPERTS, rel=0.05)
+
+
+def test_what_experts_keep_of_a_large_pass_follows_from_small_ones(trained, tmp_path):
+    of = trained(model={"name": str(write_tiny_experts(tmp_path)), "dtype": "float32"}, lora={"r": 2})
+    kept = Probe(of, read_shape(of), "cpu").kept_bytes()
+    expected = (2 * np.array(kept.layer) + kept.around) @ [1, *Batch(3, 100, 60).sizes]
+    assert bytes_kept_by(of.build("cpu"), rows=3, width=100, labelled=60) == pytest.approx(expected, rel=0.03)
+
+
+@pytest.mark.parametrize("quantization", ["4bit", "8bit"])
+def test_quantised_weights_have_the_bytes_that_bitsandbytes_gives_them(trained, tiny_model, quantization):
+    model = {"name": str(tiny_model), "dtype": "bfloat16", "backend": "hf", "quantization": quantization}
+    lora = {"r": 2}
+    settings = TrainingSettings(chatml=True, max_length=64, gradient_checkpointing=False, seed=0)
+    loaded = HfBackend().load_for_training(ModelConfig(**model), LoraConfig(**lora), settings=settings).model
+    loaded(torch.arange(9)[None])  # LLM.int8() quantises in the first pass
+    expected = sum(each.numel() * each.element_size() for each in loaded.parameters())
+    for module in loaded.modules():
+        if isinstance(module, Linear4bit):
+            state: Any = module.weight.quant_state
+            expected += state.absmax.nbytes + state.state2.absmax.nbytes
+        if isinstance(module, Linear8bitLt):
+            scales: Any = module.state.SCB
+            expected += scales.nbytes
+    assert read_shape(trained(model=model, lora=lora)).weight_bytes == expected
+
+
+def test_the_time_of_quantised_weights_is_not_estimated(trained, tiny_model):
+    of = trained(model={"name": str(tiny_model), "quantization": "4bit"})
+    assert estimate(of, Work([[[Batch(2, 30, 10)]]], 5)).untimed == "time is not estimated for quantised weights"
+
+
+def test_a_convolution_is_not_guessed_at(trained, tiny_model, tmp_path):
+    Lfm2Config(
+        vocab_size=384,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        full_attn_idxs=[1],
+    ).save_pretrained(tmp_path / "mixed")
+    AutoTokenizer.from_pretrained(tiny_model).save_pretrained(tmp_path / "mixed")
+    with pytest.raises(ModelError, match="belongs to a convolution, whose cost is unknown"):
+        read_shape(trained(model={"name": str(tmp_path / "mixed")}, lora=None))
 
 
 def test_the_arithmetic_of_a_pass_is_that_of_the_book():
@@ -231,7 +300,9 @@ def test_the_line_says_seconds_hours_and_memory():
     assert "3 h 03 min in total plus 4 min beforehand for the reference" in estimate_line(
         found(seconds=[1.1], count=10_000, before=240)
     )
-    assert estimate_line(found(seconds=[], on_cuda=True)).endswith("available); time is estimated on a CPU only")
+    assert estimate_line(found(seconds=[], on_cuda=True, untimed="time is estimated on a CPU only")).endswith(
+        "available); time is estimated on a CPU only"
+    )
     assert "11.6 days in total" in estimate_line(found(seconds=[1000.0], count=1000))
 
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from posttrain.errors import ModelError
 from posttrain.models.backend import training_device
 from posttrain.models.kernels.frozen_head import LOGIT_BYTES, rows_at_once
 from posttrain.models.model_shape import ModelShape, TrainedModel, read_shape
 from posttrain.train.cost.batches import Batch, MicroBatch, Step
 from posttrain.train.cost.measured import measured
-from posttrain.train.cost.shallow_model import KeptBytes, Seconds
+from posttrain.train.cost.shallow_model import MEASURED_LAYERS, KeptBytes, Seconds
 from posttrain.train.memory import GIB, available_bytes
 
 # Memory of a process besides tensors (torch, transformers and PEFT), and what torch's compiler adds.
@@ -58,6 +59,7 @@ class Estimate:
         count: steps in total.
         bytes, available: peak memory, and the memory that is available.
         longest: tokens of the longest row.
+        untimed: why `seconds` is empty.
     """
 
     seconds: Sequence[float]
@@ -67,20 +69,25 @@ class Estimate:
     available: float
     on_cuda: bool
     longest: int
+    untimed: str = ""
 
 
 def estimate(trained: TrainedModel, work: Work, *, timed: bool = True) -> Estimate:
     """Build the model's shape, measure it for a few seconds unless that was done today, and compute the estimate.
 
-    Seconds are estimated only if `timed`, and on a CPU, where the constants come from.
+    Seconds are estimated only if `timed`, on a CPU, where the constants come from, and of models without experts and
+    quantised weights. Of quantised layers, activations are those of layers that are not.
 
     Raises:
-        ModelError: this kind of model is not supported here.
+        ModelError: this kind of model is not supported here, or measuring a few of its layers takes too much memory.
     """
     device, shape = training_device().type, read_shape(trained)
     on_cpu = device == "cpu"
+    untimed = _why_untimed(trained, shape, on_cpu)
+    if shape.has_experts:
+        _require_room_to_measure(shape, device)
     passes = [batch for step in work.steps for micro_batch in step for batch in micro_batch]
-    kept, seconds = measured(trained, shape, device, _typical(passes) if timed and on_cpu else None)
+    kept, seconds = measured(trained, shape, device, _typical(passes) if timed and not untimed else None)
     most = max(peak_bytes(shape, kept, step) for step in work.steps)
     copy = 4 * shape.everything.trained * work.has_copy
     steps, before = [], 0.0
@@ -95,6 +102,7 @@ def estimate(trained: TrainedModel, work: Work, *, timed: bool = True) -> Estima
         available=available_bytes(device),
         on_cuda=not on_cpu,
         longest=max(batch.width for batch in passes),
+        untimed=untimed,
     )
 
 
@@ -124,6 +132,25 @@ def step_seconds(shape: ModelShape, seconds: Seconds, step: Step) -> float:
         head = seconds.head * batch.trained * (1 if batch.has_gradient else forward / both)
         total += compiled * flops(shape, batch) / rate + seconds.around + head
     return total
+
+
+def _why_untimed(trained: TrainedModel, shape: ModelShape, on_cpu: bool) -> str:
+    """Why the time of a step is unknown; empty if it can be estimated."""
+    if not on_cpu:
+        return "time is estimated on a CPU only"
+    if shape.has_experts:
+        return "time is not estimated for models with experts"
+    return "time is not estimated for quantised weights" if trained.model.quantization != "none" else ""
+
+
+def _require_room_to_measure(shape: ModelShape, device: str) -> None:
+    """Raise ModelError if the measured layers do not fit: those of a large model with experts are large too."""
+    around = shape.weight_bytes / shape.layers
+    if (need := 2 * (MEASURED_LAYERS * around)) > available_bytes(device):
+        raise ModelError(
+            f"measuring {MEASURED_LAYERS} of its layers takes {need / GIB:.0f} GiB, more than is available; its "
+            f"weights are {shape.weight_bytes / GIB:.0f} GiB"
+        )
 
 
 def _typical(passes: Sequence[Batch]) -> tuple[int, int]:
@@ -164,5 +191,8 @@ def _kept_by(shape: ModelShape, kept: KeptBytes, micro_batch: MicroBatch) -> flo
     if kept.around[-1] < shape.vocabulary:  # a head that keeps no logits computes some rows at a time
         logits = min(logits, rows_at_once(training_device(), shape.vocabulary))
     always = shape.layers * kept.layer[0] + kept.around[0] + LOGIT_BYTES * logits * shape.vocabulary
+    # The gradient of the sums of one layer; those of the other layers are not kept if they are recomputed.
+    recomputed = (shape.layers - 1) * shape.checkpointing
+    always += shape.summed_bytes / shape.layers * (1 - recomputed)
     around = sum(np.dot(kept.around[1:], batch.sizes) for batch in batches)
     return float((1.0 if shape.compiled else _HELD) * activations + always + around)

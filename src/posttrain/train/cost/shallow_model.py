@@ -14,6 +14,8 @@ from posttrain.models.model_shape import ModelShape, TrainedModel
 from posttrain.train.cost.batches import Batch
 
 _DEPTH = 3  # layers of the larger measured model; the smaller one has 1
+MEASURED_LAYERS = _DEPTH + 1
+"""Layers that are in memory while a model's shape is measured."""
 # Most tokens of a timed pass, unless one row is longer; beyond that, time per token stays the same.
 _TOKENS = 512
 _LONGEST = 1024
