@@ -11,6 +11,7 @@ from pathlib import Path
 
 from config_reference import render_reference
 from grader_reference import render_catalogue
+from memory_table import stored, tables
 
 from posttrain.config.peer_keys import PEER_KEYS
 from posttrain.config.schema import json_schema
@@ -61,6 +62,7 @@ _GRADER_PAGE = {"graders.NAME": "[graders](graders.md)"}
 _LEFT_OUT = {"errors", "base"}
 """Packages that any other may import."""
 _KEYS = re.compile(r"(<!-- keys -->\n\n).*?(<!-- /keys -->)", re.DOTALL)
+_MEMORY = re.compile(r"(<!-- memory -->\n\n).*?(<!-- /memory -->)", re.DOTALL)
 _PICTURE = re.compile(r"(<!-- imports: .*? -->\n).*?(<!-- /imports -->)", re.DOTALL)
 
 
@@ -111,6 +113,11 @@ def _peer_keys() -> str:
     return _KEYS.sub(lambda found: found[1] + "\n".join(lines) + found[2], page)
 
 
+def _memory() -> str:
+    page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    return _MEMORY.sub(lambda found: found[1] + tables(stored()) + found[2], page)
+
+
 def rendered() -> dict[Path, str]:
     """Each written file and its text."""
     reference = _CONFIGS + render_reference("The config of toolkit-sft", SFTConfig)
@@ -132,6 +139,7 @@ def rendered() -> dict[Path, str]:
         ROOT / "docs" / "config-reference.md": reference,
         ROOT / "docs" / "architecture.md": _architecture(),
         ROOT / "docs" / "coming-from.md": _peer_keys(),
+        ROOT / "docs" / "gpu.md": _memory(),
         ROOT / "docs" / "graders.md": _GRADERS + render_catalogue(),
         ROOT / "configs" / "data" / "schema.json": json_schema(DataConfig),
         ROOT / "configs" / "sft" / "schema.json": json_schema(SFTConfig),

@@ -180,7 +180,7 @@ def _add_adapter(model: Any, lora: "LoraConfig", new_ids: tuple[int, ...], setti
 def _targets(model: Any, wanted: "PeftLoraConfig") -> Any:
     """The layers that get an adapter, in a form that unsloth reads as PEFT would."""
     targets = wanted.target_modules
-    if isinstance(targets, str):
+    if targets is None or isinstance(targets, str):
         return targets
     in_full = [name for name in targets if name.rsplit(".", 1)[-1] in _VOCABULARY]
     if in_full:

@@ -56,6 +56,10 @@ batches = st.builds(
 )
 
 
+def peak(shape: ModelShape, kept: KeptBytes, step: list[list[Batch]]) -> float:
+    return peak_bytes(shape, kept, step, torch.device("cpu"))
+
+
 def test_the_weights_of_a_model_with_an_adapter_are_counted_without_its_weights(trained):
     assert read_shape(trained()) == SHAPE
 
@@ -112,8 +116,8 @@ def test_adapted_experts_are_kept_once_more_per_layer_unless_they_are_recomputed
     assert kept.layer[0] == pytest.approx(4 * EXPERTS, rel=0.05)
     sums = 2 if checkpointing else 7  # those of the layers that are kept, and the gradient of one
     step = [[Batch(9, 9, 9)]]
-    without = peak_bytes(replace(shape, summed_bytes=0), replace(kept, layer=(0.0, *kept.layer[1:])), step)
-    assert peak_bytes(shape, kept, step) - without == pytest.approx(sums * 4 * EXPERTS, rel=0.05)
+    without = peak(replace(shape, summed_bytes=0), replace(kept, layer=(0.0, *kept.layer[1:])), step)
+    assert peak(shape, kept, step) - without == pytest.approx(sums * 4 * EXPERTS, rel=0.05)
 
 
 def test_what_experts_keep_of_a_large_pass_follows_from_small_ones(trained, tmp_path):
@@ -199,28 +203,28 @@ def test_two_processes_have_half_each_and_for_a_while_the_largest_matrices_five_
 def test_more_rows_and_more_tokens_cost_more(batch: Batch, rows: int, tokens: int):
     more = Batch(batch.rows + rows, batch.width + tokens, batch.trained)
     assert step_seconds(SHAPE, SECONDS, [[more]]) >= step_seconds(SHAPE, SECONDS, [[batch]])
-    assert peak_bytes(SHAPE, KEPT, [[more]]) >= peak_bytes(SHAPE, KEPT, [[batch]])
+    assert peak(SHAPE, KEPT, [[more]]) >= peak(SHAPE, KEPT, [[batch]])
 
 
 @given(batches, batches)
 def test_two_passes_whose_gradient_is_computed_together_keep_more_than_each_of_them(one: Batch, other: Batch):
-    both = peak_bytes(SHAPE, KEPT, [[one, other]])
-    assert both > max(peak_bytes(SHAPE, KEPT, [[batch]]) for batch in (one, other))
+    both = peak(SHAPE, KEPT, [[one, other]])
+    assert both > max(peak(SHAPE, KEPT, [[batch]]) for batch in (one, other))
     # A pass without gradients keeps nothing.
     asked = Batch(other.rows, other.width, one.trained, has_gradient=False)
-    assert peak_bytes(SHAPE, KEPT, [[one, asked]]) == peak_bytes(SHAPE, KEPT, [[one]])
+    assert peak(SHAPE, KEPT, [[one, asked]]) == peak(SHAPE, KEPT, [[one]])
 
 
 @given(batches, batches)
 def test_gradients_stay_from_one_micro_batch_to_the_next(one: Batch, other: Batch):
-    apart = max(peak_bytes(SHAPE, KEPT, [[batch]]) for batch in (one, other))
-    assert peak_bytes(SHAPE, KEPT, [[one], [other]]) == pytest.approx(apart + 4 * 17_408)
+    apart = max(peak(SHAPE, KEPT, [[batch]]) for batch in (one, other))
+    assert peak(SHAPE, KEPT, [[one], [other]]) == pytest.approx(apart + 4 * 17_408)
 
 
 @given(batches)
 def test_checkpointing_takes_more_time_and_on_more_layers_less_memory(batch: Batch):
     deep = ModelShape(**{**vars(SHAPE), "layers": 8})
-    assert peak_bytes(checkpointed(deep), KEPT, [[batch]]) < peak_bytes(deep, KEPT, [[batch]])
+    assert peak(checkpointed(deep), KEPT, [[batch]]) < peak(deep, KEPT, [[batch]])
     assert flops(checkpointed(deep), batch) > flops(deep, batch)
 
 

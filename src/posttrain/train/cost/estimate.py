@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from posttrain.errors import ModelError
 from posttrain.models.backend import training_device
@@ -88,7 +89,7 @@ def estimate(trained: TrainedModel, work: Work, *, timed: bool = True) -> Estima
         _require_room_to_measure(shape, device)
     passes = [batch for step in work.steps for micro_batch in step for batch in micro_batch]
     kept, seconds = measured(trained, shape, device, _typical(passes) if timed and not untimed else None)
-    most = max(peak_bytes(shape, kept, step) for step in work.steps)
+    most = max(peak_bytes(shape, kept, step, training_device()) for step in work.steps)
     copy = 4 * shape.everything.trained * work.has_copy
     steps, before = [], 0.0
     if seconds is not None:
@@ -160,10 +161,10 @@ def _typical(passes: Sequence[Batch]) -> tuple[int, int]:
     return max(1, round(tokens / len(passes) / width)), width
 
 
-def peak_bytes(shape: ModelShape, kept: KeptBytes, step: Step) -> float:
-    """Peak bytes of tensors in training, reached in the largest micro-batch of a step."""
+def peak_bytes(shape: ModelShape, kept: KeptBytes, step: Step, device: torch.device) -> float:
+    """Peak bytes of tensors in training on `device`, reached in the largest micro-batch of a step."""
     # Gradients replace activations, unless they exist already from the previous micro-batch.
-    forward = max(_kept_by(shape, kept, micro_batch) for micro_batch in step)
+    forward = max(_kept_by(shape, kept, micro_batch, device) for micro_batch in step)
     gradients = 4 * shape.everything.trained / shape.shared_by
     most = forward + gradients if len(step) > 1 else max(forward, gradients)
     return (shape.weight_bytes + shape.state_bytes) / shape.shared_by + _gathered_bytes(shape) + most
@@ -178,7 +179,7 @@ def _gathered_bytes(shape: ModelShape) -> float:
     return _GATHERED * largest * shape.weight_bytes / (shape.everything.frozen + shape.everything.trained)
 
 
-def _kept_by(shape: ModelShape, kept: KeptBytes, micro_batch: MicroBatch) -> float:
+def _kept_by(shape: ModelShape, kept: KeptBytes, micro_batch: MicroBatch, device: torch.device) -> float:
     """Bytes that are kept at the end of a micro-batch's forward passes."""
     batches = [batch for batch in micro_batch if batch.has_gradient]
     of_layer = [float(np.dot(kept.layer[1:], batch.sizes)) for batch in batches]
@@ -189,7 +190,7 @@ def _kept_by(shape: ModelShape, kept: KeptBytes, micro_batch: MicroBatch) -> flo
         activations = (0 if shape.offloads else shape.layers * inputs) + 2 * max(of_layer)
     logits = max(batch.trained for batch in micro_batch)
     if kept.around[-1] < shape.vocabulary:  # a head that keeps no logits computes some rows at a time
-        logits = min(logits, rows_at_once(training_device(), shape.vocabulary))
+        logits = min(logits, rows_at_once(device, shape.vocabulary))
     always = shape.layers * kept.layer[0] + kept.around[0] + LOGIT_BYTES * logits * shape.vocabulary
     # The gradient of the sums of one layer; those of the other layers are not kept if they are recomputed.
     recomputed = (shape.layers - 1) * shape.checkpointing
