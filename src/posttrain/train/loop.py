@@ -79,7 +79,7 @@ class Loop:
         seed_step(self.training.seed, step)
         with during(Phase.SCORE, f"in optimizer step {step + 1}"):
             batch = self.recipe.batch(step)
-        losses, balance = [], RouterTerms.of(state, [self.recipe.labels(each) for each in batch])
+        losses, balance = [], RouterTerms.of(state, map(self.recipe.labels, batch))
         for number, micro_batch in enumerate(batch, start=1):
             # Ranks exchange gradients once, in the last backward pass.
             exchange = nullcontext() if number == len(batch) else accelerator.no_sync(state.model)

@@ -1,6 +1,6 @@
 """The load-balancing loss of a model's routers in an optimizer step."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -27,7 +27,7 @@ class RouterTerms:
     found: list[torch.Tensor] = field(default_factory=list)
 
     @classmethod
-    def of(cls, state: TrainState, labels: Sequence[torch.Tensor]) -> "RouterTerms":
+    def of(cls, state: TrainState, labels: Iterable[torch.Tensor]) -> "RouterTerms":
         """The terms of a step, of whose micro-batches on this rank these are the labels; all ranks call it together."""
         terms = cls(state.loaded.routers, state.accelerator)
         if terms.routers is not None:
