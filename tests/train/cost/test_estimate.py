@@ -129,15 +129,21 @@ def test_what_experts_keep_of_a_large_pass_follows_from_small_ones(trained, tmp_
 
 @pytest.mark.parametrize("quantization", ["4bit", "8bit"])
 def test_quantised_weights_have_the_bytes_that_bitsandbytes_gives_them(trained, tiny_model, quantization):
-    model = {"name": str(tiny_model), "dtype": "bfloat16", "backend": "hf", "quantization": quantization}
-    lora = {"r": 2}
+    model: dict[str, Any] = {
+        "name": str(tiny_model),
+        "dtype": "bfloat16",
+        "backend": "hf",
+        "quantization": quantization,
+    }
+    lora: dict[str, Any] = {"r": 2}
     settings = TrainingSettings(chatml=True, max_length=64, gradient_checkpointing=False, seed=0)
     loaded = HfBackend().load_for_training(ModelConfig(**model), LoraConfig(**lora), settings=settings).model
     loaded(torch.arange(9)[None])  # LLM.int8() quantises in the first pass
     expected = sum(each.numel() * each.element_size() for each in loaded.parameters())
     for module in loaded.modules():
         if isinstance(module, Linear4bit):
-            state: Any = module.weight.quant_state
+            weight: Any = module.weight
+            state = weight.quant_state
             expected += state.absmax.nbytes + state.state2.absmax.nbytes
         if isinstance(module, Linear8bitLt):
             scales: Any = module.state.SCB
