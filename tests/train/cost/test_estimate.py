@@ -201,7 +201,7 @@ def test_two_processes_have_half_each_and_for_a_while_the_largest_matrices_five_
     # 4 bytes for each of 106,816 + 17,408 weights, 8 more for the optimizer of the 17,408, which also have a gradient;
     # a layer has 40,960 + 8,704 weights, more than the 384 × 64 of the vocabulary.
     fixed, gradients, layer = 4 * (106_816 + 17_408) + 8 * 17_408, 4 * 17_408, 4 * (40_960 + 8_704)
-    saved = peak_bytes(SHAPE, KEPT, [[batch], [batch]]) - peak_bytes(shared, KEPT, [[batch], [batch]])
+    saved = peak(SHAPE, KEPT, [[batch], [batch]]) - peak(shared, KEPT, [[batch], [batch]])
     assert saved == pytest.approx(fixed / 2 + gradients / 2 - 5 * layer)
 
 
