@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from peft.tuners.lora import ParamWrapper
+from torch import nn
 
 from posttrain.models.weights.checkpoint import TRAINED_ADAPTER
 
@@ -20,8 +21,9 @@ def has_experts(config: Any) -> bool:
 def fused_parameters(model: Any) -> dict[str, Any]:
     """The parameters with all experts of a layer in one tensor, by their names in the bare model."""
     found = {}
+    convolutions = {id(module.weight) for module in model.modules() if isinstance(module, nn.Conv1d)}
     for name, parameter in model.named_parameters():
-        if parameter.ndim == 3:
+        if parameter.ndim == 3 and id(parameter) not in convolutions:
             bare = name.removeprefix("base_model.model.").replace("base_layer.", "")
             found[bare] = parameter
     return found
