@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import PreTrainedConfig
 
 from posttrain.config.sections.model import LoraConfig
 from posttrain.errors import ModelError
@@ -15,7 +16,7 @@ CPU = torch.device("cpu")
 def big():
     """A model that reports 135 M parameters and takes no memory."""
     model = torch.nn.Linear(135_000, 1000, bias=False, device="meta")
-    model.config = type("Config", (), {})()
+    model.config = PreTrainedConfig()
     return model
 
 
