@@ -33,7 +33,7 @@ from ranks.test_equal_ranks import require_close
 from rl.rl_runs import write_run as write_prompts
 from running import metrics
 
-FSDP = {"kind": "fsdp2"}
+FSDP, DDP = {"kind": "fsdp2"}, {"kind": "ddp"}
 SHARED = "each of 2 processes has a share of the weights"
 ADAPTER = {"r": 4, "dropout": 0.0}
 SFT: dict[str, dict[str, Any]] = {
@@ -53,6 +53,7 @@ DPO: dict[str, dict[str, Any]] = {
     "a cached reference": {"lora": ADAPTER},
     "a live reference": {"lora": ADAPTER, "reference": {"type": "live"}},
     "all weights": {"lora": None},
+    "a separate reference": {"lora": None},
     "no reference": {"lora": ADAPTER, "method": {"type": "simpo"}},
 }
 GRPO: dict[str, dict[str, Any]] = {
@@ -100,14 +101,13 @@ def weights_of(config: Path) -> dict[str, torch.Tensor]:
     return {name: each for file in files for name, each in load_file(file).items()}
 
 
-TRAINED = pytest.mark.parametrize(
-    "lora", [pytest.param(ADAPTER, marks=pytest.mark.long, id="adapter"), pytest.param(None, id="all weights")]
-)
-
-
 def cases(names: Iterable[str], *quick: str) -> list[Any]:
     """The cases; those that are not named as quick are among the long tests."""
     return [name if name in quick else pytest.param(name, marks=pytest.mark.long) for name in names]
+
+
+TRAINED = pytest.mark.parametrize("case", cases(("adapter", "all weights"), "all weights"))
+RESUMED = pytest.mark.parametrize("case", cases(("adapter", "all weights", "EMA", "schedule-free"), "all weights"))
 
 
 @pytest.mark.parametrize("case", cases(SFT, "all weights"))
@@ -137,10 +137,15 @@ def test_sft_with_a_head_of_its_own(tmp_path: Path, tiny_model: Path, case: str)
 
 
 @pytest.mark.long
-def test_in_16_bits_the_losses_are_those_of_one_process_but_for_rounding(tmp_path: Path, tiny_model: Path) -> None:
-    sections: dict[str, Any] = {"model": {"dtype": "bfloat16"}, "lora": ADAPTER}
-    one = write(tmp_path, tiny_model, "one", **sections)
-    two = write(tmp_path, tiny_model, "two", **sections, parallel=FSDP)
+@TRAINED
+def test_in_16_bits_the_losses_are_those_of_one_process_but_for_rounding(
+    tmp_path: Path, tiny_model: Path, case: str
+) -> None:
+    shutil.copytree(tiny_model, tmp_path / "stored")
+    AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.bfloat16).save_pretrained(tmp_path / "stored")
+    sections: dict[str, Any] = {"model": {"dtype": "bfloat16"}, **SFT[case]}
+    one = write(tmp_path, tmp_path / "stored", "one", **sections)
+    two = write(tmp_path, tmp_path / "stored", "two", **sections, parallel=FSDP)
     alone("toolkit-sft", one)
     together("toolkit-sft", two)
     losses = [[row["loss"] for row in steps_of(folder_of(config))] for config in (one, two)]
@@ -155,6 +160,8 @@ def test_dpo(tmp_path: Path, tiny_model: Path, case: str) -> None:
         "validation": {"dataset": {"path": "held_out.jsonl"}, "every": 10},
         **DPO[case],
     }
+    if case == "a separate reference":
+        sections["reference"] = {"type": "model", "name": str(tiny_model), "dtype": "float32"}
     one = write_pairs(tmp_path, tiny_model, "one", **sections)
     two = write_pairs(tmp_path, tiny_model, "two", **sections, parallel=FSDP)
     alone("toolkit-dpo", one)
@@ -177,13 +184,13 @@ def test_grpo(tmp_path: Path, tiny_model: Path, case: str) -> None:
 
 @pytest.mark.long
 @TRAINED
-def test_every_command_reads_the_checkpoints(tmp_path: Path, tiny_model: Path, lora: Any) -> None:
-    config = write(tmp_path, tiny_model, "run", lora=lora, parallel=FSDP)
+def test_every_command_reads_the_checkpoints(tmp_path: Path, tiny_model: Path, case: str) -> None:
+    config = write(tmp_path, tiny_model, "run", **SFT[case], parallel=FSDP)
     together("toolkit-sft", config)
     at_ten = ("--checkpoint", "10")
     verified = run_forked(["toolkit-runs", "verify", folder_of(config)])
     assert verified.returncode == 0 and "fails" not in verified.stdout, verified.stdout
-    if lora is not None:
+    if case == "adapter":
         alone("toolkit-merge", config, *at_ten)
     alone("toolkit-predict", config, str(tmp_path / "held_out.jsonl"), str(tmp_path / "answers.jsonl"), *at_ten)
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 7
@@ -191,10 +198,9 @@ def test_every_command_reads_the_checkpoints(tmp_path: Path, tiny_model: Path, l
     assert not any(name.startswith("optimizer") for name in exported)
 
 
-@TRAINED
-def test_a_killed_process_changes_nothing_after_a_resume(tmp_path: Path, tiny_model: Path, lora: Any) -> None:
-    sections: dict[str, Any] = {"lora": lora, "parallel": FSDP}
-    whole, killed = (write(tmp_path, tiny_model, name, **sections) for name in ("whole", "killed"))
+@RESUMED
+def test_a_killed_process_changes_nothing_after_a_resume(tmp_path: Path, tiny_model: Path, case: str) -> None:
+    whole, killed = (write(tmp_path, tiny_model, name, **SFT[case], parallel=FSDP) for name in ("whole", "killed"))
     together("toolkit-sft", whole)
     with started("toolkit-sft", killed) as launcher:
         wait_for_step(killed, 7, launcher)
@@ -208,12 +214,12 @@ def test_a_killed_process_changes_nothing_after_a_resume(tmp_path: Path, tiny_mo
     assert all(torch.equal(weights[key], others[key]) for key in weights)
 
 
-@TRAINED
-def test_a_run_goes_on_with_other_processes(tmp_path: Path, tiny_model: Path, lora: Any) -> None:
-    whole = write(tmp_path, tiny_model, "whole", lora=lora, parallel=FSDP)
+@RESUMED
+def test_a_run_goes_on_with_other_processes(tmp_path: Path, tiny_model: Path, case: str) -> None:
+    whole = write(tmp_path, tiny_model, "whole", **SFT[case], parallel=FSDP)
     together("toolkit-sft", whole)
     for name, processes in (("one", 1), ("four", 4)):
-        config = write(tmp_path, tiny_model, name, lora=lora, parallel=FSDP)
+        config = write(tmp_path, tiny_model, name, **SFT[case], parallel=FSDP)
         shutil.copytree(folder_of(whole), folder_of(config))
         forget_after(folder_of(config), 10)
         refused = together("toolkit-sft", config, "--resume", processes=processes, expect=2 if processes == 1 else 1)
@@ -226,9 +232,20 @@ def test_a_run_goes_on_with_other_processes(tmp_path: Path, tiny_model: Path, lo
 
 
 @pytest.mark.long
-def test_a_run_of_one_process_goes_on_with_two(tmp_path: Path, tiny_model: Path) -> None:
-    whole, config = (write(tmp_path, tiny_model, name, lora=None, parallel=FSDP) for name in ("whole", "two"))
-    alone("toolkit-sft", whole)
+@pytest.mark.parametrize(
+    ("before", "processes", "after"),
+    [
+        pytest.param(FSDP, 1, FSDP, id="one process"),
+        pytest.param(DDP, 2, FSDP, id="whole to shared"),
+        pytest.param(FSDP, 2, DDP, id="shared to whole"),
+    ],
+)
+def test_a_run_goes_on_where_weights_are_held_otherwise(
+    tmp_path: Path, tiny_model: Path, before: dict[str, Any], processes: int, after: dict[str, Any]
+) -> None:
+    whole = write(tmp_path, tiny_model, "whole", lora=None, parallel=before)
+    config = write(tmp_path, tiny_model, "other", lora=None, parallel=after)
+    together("toolkit-sft", whole, processes=processes)
     shutil.copytree(folder_of(whole), folder_of(config))
     forget_after(folder_of(config), 10)
     together("toolkit-sft", config, "--reshard")

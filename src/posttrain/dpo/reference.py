@@ -28,12 +28,14 @@ from posttrain.dpo.config.dpo import DPOConfig, SeparateReference
 from posttrain.dpo.data import PreferenceData
 from posttrain.dpo.run_rows import BothSides, RunRows
 from posttrain.dpo.scores import AskedModel, RowScorer
+from posttrain.errors import ModelError
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel, start_of_training, without_dropout
+from posttrain.models.hf import HfBackend
 from posttrain.models.kernels.packed_rows import why_not_packed
 from posttrain.models.load import choose_backend
 from posttrain.models.weights.checkpoint import TRAINED_ADAPTER
-from posttrain.models.weights.sharding import shard, whole
+from posttrain.models.weights.sharding import whole
 from posttrain.train.memory import Phase, during
 from posttrain.train.parallel.ranks import summed
 
@@ -78,9 +80,7 @@ def make_reference(
         return None
     if isinstance(config.reference, SeparateReference):
         with during(Phase.LOAD, "while the reference was loaded"):
-            model = _load_separate(config.reference, chatml=config.chat.template == "chatml")
-            if loaded.sharded:
-                shard(model, loaded.device)
+            model = _load_separate(config.reference, chatml=config.chat.template == "chatml", sharded=loaded.sharded)
         packed = loaded.padding_free and why_not_packed(model, loaded.compute_dtype, config.chat.max_length) is None
         weights = start_digest(model, new_adapter=False)
         asked, name = AskedModel(FrozenModel(model), packed=packed), "reference"
@@ -99,9 +99,20 @@ def make_reference(
         return cached_reference(asked, weights, rows, drawn, scorer)
 
 
-def _load_separate(reference: SeparateReference, *, chatml: bool) -> Any:
-    """Load the separate reference model, with its adapter if it has one; ModelError if it cannot be loaded."""
-    return choose_backend(reference).load_for_inference(reference, reference.adapter, chatml=chatml).model
+def _load_separate(reference: SeparateReference, *, chatml: bool, sharded: bool) -> Any:
+    """Load the separate reference model, with its adapter if it has one.
+
+    Raises:
+        ModelError: it cannot be loaded, or not in shares.
+    """
+    backend = choose_backend(reference)
+    if isinstance(backend, HfBackend):
+        return backend.load_for_inference(reference, reference.adapter, chatml=chatml, sharded=sharded).model
+    if sharded:
+        raise ModelError(
+            f"reference.backend: parallel.kind: fsdp2 does not go together with {backend.name}; set it to hf"
+        )
+    return backend.load_for_inference(reference, reference.adapter, chatml=chatml).model
 
 
 class LiveReference:

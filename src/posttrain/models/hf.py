@@ -101,14 +101,24 @@ class HfBackend:
             keep_embeddings_on_cpu(model)
         return LoadedModel(model, tokenizer, device, dtype, new_ids, compiled, packs, settings.sharded, routers)
 
-    def load_for_inference(self, config: "ModelConfig", adapter: Path | None, *, chatml: bool) -> LoadedModel:
-        """The base in its compute dtype, with the adapter on top if one is given."""
+    def load_for_inference(
+        self, config: "ModelConfig", adapter: Path | None, *, chatml: bool, sharded: bool = False
+    ) -> LoadedModel:
+        """The base in its compute dtype, with the adapter on top if one is given.
+
+        `sharded` gives each process of the run a share of the weights; all call it together.
+        """
         device = training_device()
         dtype = compute_dtype(config.dtype, device)
         model, tokenizer, new_ids = self._base(config, dtype, chatml, adapter)
         if adapter is not None:
             model = with_adapter(model, adapter, trainable=False)
-        return LoadedModel(model.to(device).eval().requires_grad_(False), tokenizer, device, dtype, new_ids)
+        model = model.eval().requires_grad_(False)
+        if sharded:
+            shard(model, device)
+        else:
+            model = model.to(device)
+        return LoadedModel(model, tokenizer, device, dtype, new_ids, sharded=sharded)
 
     def _base(
         self, config: "ModelConfig", dtype: torch.dtype, chatml: bool, adapter: Path | None

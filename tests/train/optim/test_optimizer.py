@@ -1,6 +1,7 @@
 """The optimizers of a config: of torch and schedulefree by name, Muon with its AdamW, and one's own class."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from transformers import AutoModelForCausalLM
 from posttrain.config.sections.optim.optimizers import OPTIMIZERS, OptimizerName
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import ConfigError
+from posttrain.models.weights.sharding import shard
 from posttrain.train.optim.optimizer import averages_weights, load_states, make_optimizers, require_class
 from posttrain.train.optim.update import update
+from ranks.connected_ranks import on_ranks
 
 ON_ANY_DEVICE: list[OptimizerName] = [name for name, each in OPTIMIZERS.items() if each.package != "bitsandbytes"]
 
@@ -126,6 +129,41 @@ def test_ones_own_class_has_its_arguments_and_decays_matrices_only():
 def test_a_class_that_cannot_be_created_is_refused_without_a_model(own: dict[str, Any], told: str):
     with pytest.raises(ConfigError, match=f"training.optimizer: .*{told}"):
         require_class(training(own))
+
+
+class RowScales(torch.optim.Optimizer):
+    """Keeps one number for each row of a matrix."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+
+    def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        for weight in self.param_groups[0]["params"]:
+            self.state[weight]["rows"] = weight.grad.abs().sum(dim=1)
+
+
+def told_of_shares(name: str) -> str:
+    """What making an optimizer over a shared model's weights raises."""
+    model = nn.Linear(4, 4, bias=False)
+    shard(model, torch.device("cpu"))
+    try:
+        make_optimizers(model, training({"class": name}))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("torch.optim.Adagrad", ""),
+        ("torch.optim.Rprop", "torch.optim.Rprop cannot train a matrix of which each process has a share"),
+        (f"{__name__}.RowScales", f"{__name__}.RowScales has a state rows that is not as large as its weight"),
+    ],
+)
+def test_a_class_that_does_not_take_shares_of_weights_is_refused(tmp_path: Path, name: str, told: str):
+    for each in on_ranks(told_of_shares, tmp_path, name):
+        assert each.startswith(f"training.optimizer: {told}") if told else not each
 
 
 def test_a_class_that_moves_weights_without_a_gradient_is_refused_where_some_must_stay():

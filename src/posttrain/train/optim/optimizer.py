@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from posttrain.base.user_code import error_in_words, import_module
 from posttrain.config.sections.optim.optimizers import OPTIMIZERS, OptimizerName, OwnOptimizer
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import ConfigError
 from posttrain.models.backend import training_device
+from posttrain.models.weights.sharding import share
 
 # What the optimizers of the table call what keys of the config set, besides the learning rate.
 _SET = ("betas", "eps", "momentum", "weight_decay")
@@ -29,10 +31,13 @@ def make_optimizers(model: nn.Module, training: TrainingConfig) -> list[torch.op
     have it as `lr_ratio`.
 
     Raises:
-        ConfigError: the class is not there, or does not take the arguments or the weights; or there is no matrix B.
+        ConfigError: the class is not there, or does not take the arguments or the weights, or not those of which each
+            process has a share; or there is no matrix B.
     """
     ratios = _rate_ratios(model, training.lora_plus_ratio)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if isinstance(training.optimizer, OwnOptimizer) and isinstance(trained[0], DTensor):
+        _require_takes_shares(training.optimizer, trained[0], training)
     if isinstance(training.optimizer, str) and OPTIMIZERS[training.optimizer].package == "bitsandbytes":
         _keep_states_of_embeddings(model)
     if training.optimizer != "muon":
@@ -76,18 +81,40 @@ def require_class(training: TrainingConfig, start: str | None = None) -> torch.o
     matrix = nn.Parameter(torch.ones(2, 2, device=training_device()))
     optimizer = _over(training.optimizer, [matrix], training)
     matrix.grad = torch.eye(2, device=matrix.device)
-    try:
-        if averages_weights(optimizer):
-            optimizer.train()  # type: ignore[attr-defined]
-        optimizer.step()
-    except Exception as error:  # whatever the class raises
-        raise ConfigError(f"training.optimizer: {path} cannot train: {error_in_words(error)}") from error
+    _try_step(optimizer, f"training.optimizer: {path} cannot train")
     if start is not None and matrix[0, 1] != 1:
         raise ConfigError(
             f"training.optimizer: {path} changes weights that get no gradient, which lora.init: {start} keeps as they "
             "are; give it weight_decay: 0 if it takes that, or set init to null"
         )
     return optimizer
+
+
+def _require_takes_shares(kind: OwnOptimizer, weight: DTensor, training: TrainingConfig) -> None:
+    """Raise ConfigError if the class cannot update, or keeps no shares of, a matrix that is shared as `weight` is."""
+    values = torch.ones(2 * weight.device_mesh.size(), 2)
+    matrix = nn.Parameter(share(values, weight))
+    matrix.grad = share(values, weight)
+    optimizer = _over(kind, [matrix], training)
+    instead = "set parallel.kind: ddp"
+    why = f"training.optimizer: {kind.class_} cannot train a matrix of which each process has a share ({instead})"
+    _try_step(optimizer, why)
+    for name, state in optimizer.state[matrix].items():
+        if isinstance(state, DTensor) and state.shape != matrix.shape:
+            raise ConfigError(
+                f"training.optimizer: {kind.class_} has a state {name} that is not as large as its weight, so it "
+                f"cannot be saved in shares; {instead}"
+            )
+
+
+def _try_step(optimizer: torch.optim.Optimizer, why: str) -> None:
+    """Update once; a failure is a ConfigError that begins with `why`."""
+    try:
+        if averages_weights(optimizer):
+            optimizer.train()  # type: ignore[attr-defined]
+        optimizer.step()
+    except Exception as error:  # whatever the class raises
+        raise ConfigError(f"{why}: {error_in_words(error)}") from error
 
 
 def _over(

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.tensor import DTensor
 
 from posttrain.base.processes import is_main_process, process_count
-from posttrain.errors import ConfigError, ModelError
+from posttrain.errors import ModelError
 from posttrain.models.weights.sharding import share
 
 # Their names begin with one of runs/finish.py, so that they are not part of an exported model.
@@ -33,24 +33,15 @@ Place = tuple[int, int]
 
 
 def save_states(optimizers: Sequence[torch.optim.Optimizer], folder: Path) -> None:
-    """Write the states into `folder`; the processes that share a model call it together.
-
-    Raises:
-        ConfigError: an optimizer has shares of something that is not as large as a weight.
-    """
+    """Write the states into `folder`; the processes that share a model call it together."""
     states = [_copied(optimizer.state_dict()) for optimizer in optimizers]
     shares: dict[str, torch.Tensor] = {}
     weights = _weights(optimizers)
     for place, values, name in _tensors(states):
         value = values[name]
-        if not isinstance(value, DTensor):
-            continue
-        if value.shape != weights[place].shape:
-            raise ConfigError(
-                f"training.optimizer: its state {name} is not as large as the weight, so it cannot be saved in shares; "
-                "choose another, or parallel.kind: ddp"
-            )
-        shares[_key(place, name)], values[name] = value, _elsewhere(value.dtype)
+        if isinstance(value, DTensor):
+            assert value.shape == weights[place].shape, name
+            shares[_key(place, name)], values[name] = value, _elsewhere(value.dtype)
     if is_main_process():
         torch.save(states[0] if len(states) == 1 else states, folder / _FILE)
     if shares:
