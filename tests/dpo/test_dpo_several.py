@@ -83,6 +83,7 @@ def test_a_failed_dry_run_names_the_key_says_nothing_of_resume_and_ends_as_wrong
     assert said.splitlines()[-1] == "error: 1 of 2 models failed: nowhere; see the errors above"
 
 
+@pytest.mark.long
 def test_runs_that_failed_by_themselves_end_as_a_failed_run_does(config: Path) -> None:
     write_models(config, {"name": "./nowhere"}, {})
     said = call("toolkit-dpo", config, "--set", "training.learning_rate=1e30", expect=1)

@@ -105,6 +105,7 @@ def test_rewards_are_those_of_toolkit_rl_grade(case: Case, run: Callable):
     raise AssertionError("no kept file has the answers of the model")
 
 
+@pytest.mark.long
 def test_a_killed_evaluation_goes_on_where_it_was(case: Case, run: Callable, tmp_path: Path):
     case.change(sampling={"max_new_tokens": 60, "batch_size": 1})
     run(case.config, "--set", f"output={tmp_path / 'whole'}")

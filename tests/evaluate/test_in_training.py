@@ -81,6 +81,7 @@ def test_answers_are_graded_during_training_which_goes_on_as_without_them(
     assert json.loads((runs / "graded" / "result.json").read_text())["exported"] == f"checkpoint-{best['step']}"
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_with_the_same_evaluations(tmp_path: Path, tiny_model: Path):
     config = write(tmp_path, tiny_model, "sft", evaluation={"tasks": "eval.yaml", "every": 2})
     succeed("toolkit-sft", config, "--run-name", "whole")
@@ -100,6 +101,7 @@ def test_a_killed_run_goes_on_with_the_same_evaluations(tmp_path: Path, tiny_mod
     assert {"eval_reward", "eval_pears/reward", "eval_pears/graders/says_e"} <= values[0][0].keys()
 
 
+@pytest.mark.long
 def test_patience_counts_evaluations_without_a_better_reward(tmp_path: Path, tiny_model: Path):
     # A rate of nearly 0 changes no greedy answer, so no reward rises after the first evaluation that counts.
     config = write(
@@ -113,6 +115,7 @@ def test_patience_counts_evaluations_without_a_better_reward(tmp_path: Path, tin
     assert max(row["step"] for row in steps(tmp_path / "runs" / "sft")) == 3
 
 
+@pytest.mark.long
 def test_validation_loss_and_rewards_may_be_measured_side_by_side(tmp_path: Path, tiny_model: Path):
     config = write(
         tmp_path,

@@ -177,6 +177,7 @@ def workers(run: Path) -> list[psutil.Process]:
     return [each for each, line in words if "posttrain.hub.worker" in line and str(run) in line[-1]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_what_is_being_uploaded_ends_with_the_run_and_a_resume_sends_it(
     hub: HubServer, config: Callable[..., Path], tmp_path: Path, number: signal.Signals

@@ -116,6 +116,7 @@ def test_the_same_process_answers_with_one_model_after_another(one: Engine, shar
     assert not worker.is_running()
 
 
+@pytest.mark.long
 def test_after_a_model_that_cannot_be_loaded_another_one_answers(one: Engine, sharp_model: Path, tmp_path: Path):
     with closing(EngineProcesses()) as processes:
         processes.engine(spec(sharp_model))
@@ -125,6 +126,7 @@ def test_after_a_model_that_cannot_be_loaded_another_one_answers(one: Engine, sh
         assert dict(again.generate(REQUESTS, SAMPLED)) == dict(one.generate(REQUESTS, SAMPLED))
 
 
+@pytest.mark.long
 def test_a_model_gets_new_processes_once_a_call_that_was_given_up_has_ended_them(one: Engine, sharp_model: Path):
     with closing(EngineProcesses()) as processes:
         asked = processes.engine(spec(sharp_model)).generate(REQUESTS, SAMPLED)

@@ -85,6 +85,7 @@ def test_a_pipeline_trains_measures_and_decides(folder: Path, tiny_model: Path) 
     assert sorted(path.name for path in folder.iterdir()) == names
 
 
+@pytest.mark.long
 def test_a_held_out_prompt_that_is_too_long_does_not_end_the_pipeline(folder: Path, tiny_model: Path) -> None:
     rows = [{"question": f"{n} + 1?", "answer": f"{n + 1}"} for n in range(199)]
     write("sums.jsonl", [*rows, {"question": "1 + 1 " * 4000, "answer": "2"}])

@@ -191,6 +191,7 @@ def test_overwriting_goes_on_too_where_it_was(task: Task, run: Callable, sampled
     assert task.output.read_bytes() == sampled.whole
 
 
+@pytest.mark.long
 def test_a_run_that_goes_on_with_two_devices_writes_the_same_bytes(
     task: Task, run: Callable, monkeypatch: pytest.MonkeyPatch
 ):

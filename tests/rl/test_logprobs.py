@@ -107,6 +107,7 @@ def test_a_prompt_that_is_too_long_stands_there_as_one_token(model: Any) -> None
     assert torch.allclose(found[1], plainly(model, ROLLOUTS[:1])[0][0], atol=1e-5)
 
 
+@pytest.mark.long
 def test_one_row_of_a_batch_does_not_compile_the_layers_once_more(tiny_model: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     compile_layers(model, 3, torch.float32)

@@ -76,6 +76,7 @@ def test_the_same_config_gives_the_same_run(recorded: Path, a_run: WriteRun) -> 
     assert [each.text for each in findings if each.outcome == "fails"] == []
 
 
+@pytest.mark.long
 def test_a_run_on_recorded_rollouts_that_is_killed_goes_on_as_if_nothing_had_happened(
     recorded: Path, a_run: WriteRun
 ) -> None:

@@ -62,6 +62,7 @@ def test_an_answer_that_nobody_waits_for_ends(server: Server):
     good(server.chat())
 
 
+@pytest.mark.long
 def test_a_request_that_takes_too_long_is_given_up(serve: Callable[..., Server]):
     server = serve("--limit", "seconds=1.5")
     response = server.complete(max_tokens=LONG)

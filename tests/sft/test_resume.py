@@ -23,6 +23,7 @@ def test_a_killed_run_goes_on_bit_for_bit(write_config, toolkit, tmp_path):
     )
 
 
+@pytest.mark.long
 @pytest.mark.ranks
 def test_two_processes_go_on_bit_for_bit(write_config, toolkit, tmp_path):
     config = write_config(run={"save_every": 2, "keep_checkpoints": 9})

@@ -80,6 +80,7 @@ def test_a_loss_that_is_not_finite_names_its_rows_and_the_last_checkpoint(write_
     assert [row["step"] for row in metrics(tmp_path / "built")] == [1, 2, 3]
 
 
+@pytest.mark.long
 @pytest.mark.ranks
 def test_all_processes_end_where_a_loss_is_not_finite(write_config, toolkit, tmp_path):
     config = write_config(training={**QUICK, "learning_rate": 1e30, "micro_batch_size": 1})

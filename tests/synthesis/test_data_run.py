@@ -77,6 +77,7 @@ def test_other_graders_or_another_choice_generate_nothing(answered: DataCase, da
     assert answered.kept("answers") == kept_answers
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(case: DataCase, data: Callable, tmp_path: Path):
     case.change(sample={"n": 4, "max_new_tokens": 24, "batch_size": 1, "stop": ["e"]})
     limited = ("--set", "prompts.limit=5")

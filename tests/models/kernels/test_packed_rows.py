@@ -141,6 +141,7 @@ def test_scores_and_gradients_are_those_of_padded_rows(
             torch.testing.assert_close(one, other, rtol=rounding, atol=1e-5)
 
 
+@pytest.mark.long
 def test_compiled_layers_compute_what_layers_as_written_do(tiny_model: Path) -> None:
     models = [llama(tiny_model).train() for _ in range(2)]
     for model in models:

@@ -85,6 +85,7 @@ def test_a_server_that_dies_in_a_run_changes_nothing(
     require_same_runs(ahead, config)
 
 
+@pytest.mark.long
 def test_a_killed_trainer_goes_on_with_other_servers_as_if_nothing_had_happened(
     ahead: Path, serve: Serve, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_killed_trainer_goes_on_with_other_servers_as_if_nothing_had_happened(
     require_same_runs(ahead, config)
 
 
+@pytest.mark.long
 def test_without_servers_for_too_long_a_run_saves_and_goes_on_when_there_is_one(
     alone: Path, serve: Serve, tiny_model: Path, tmp_path: Path
 ) -> None:

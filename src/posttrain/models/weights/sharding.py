@@ -13,7 +13,6 @@ from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from posttrain.base.processes import is_main_process
 from posttrain.errors import ModelError
@@ -45,6 +44,8 @@ def require_unscaled(dtype: torch.dtype) -> None:
 
 def _layers(model: nn.Module) -> list[nn.Module]:
     """What is gathered at a time: each decoder layer, and embedding and head if these are two plain matrices."""
+    from transformers.modeling_layers import GradientCheckpointingLayer  # not before unsloth, which rewrites such
+
     layers: list[nn.Module] = [*outermost(model, GradientCheckpointingLayer).values()]
     names = ("get_input_embeddings", "get_output_embeddings")
     found = [getattr(model, name, lambda: None)() for name in names]
