@@ -1,5 +1,6 @@
 """The commands of the guide train on one device and on several, to the losses of one."""
 
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -13,9 +14,9 @@ from running import BIN, metrics
 pytestmark = pytest.mark.gpu
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text(encoding="utf-8")
-COMMANDS = [shlex.split(line) for line in GUIDE.splitlines() if "torchrun" in line and line.startswith("   .venv")]
-DEVICES = {int(words[words.index("--nproc-per-node") + 1]) for words in COMMANDS}
-POSSIBLE = [each for each in sorted(DEVICES) if each <= torch.cuda.device_count()]
+LINE = re.compile(r"   \S+/(torchrun .*--nproc-per-node (\d+) \S+/)?toolkit-sft sft\.yaml( --run-name.*)?")
+COMMANDS = [(shlex.split(line), int(found[2] or 1)) for line in GUIDE.splitlines() if (found := LINE.fullmatch(line))]
+POSSIBLE = [each for each in (1, 2, 8) if each <= torch.cuda.device_count()]
 
 
 @pytest.mark.parametrize("devices", POSSIBLE)
@@ -24,9 +25,9 @@ def test_guide(devices: int, lora: dict[str, int] | None, tmp_path: Path, gpu_mo
     sections = {"lora": lora, "training": {"rows_per_step": 8, "micro_batch_size": 1}}
     expected = losses("toolkit-sft", write_sft(tmp_path / "one", gpu_model, **sections))
     write_sft(tmp_path, gpu_model, **sections)
-    for words in COMMANDS:
-        if words[words.index("--nproc-per-node") + 1] != str(devices):
-            continue
+    commands = [words for words, number in COMMANDS if number == devices]
+    assert len(commands) == (1 if devices == 1 else 2)
+    for words in commands:
         placed = [str(BIN / Path(word).name) if word.startswith(".venv") else word for word in words]
         finished = subprocess.run(placed, cwd=tmp_path, capture_output=True, text=True, timeout=500)
         assert finished.returncode == 0, finished.stderr

@@ -81,7 +81,8 @@ class Loop:
             batch = self.recipe.batch(step)
         losses, balance = [], RouterTerms.of(state, map(self.recipe.labels, batch))
         for number, micro_batch in enumerate(batch, start=1):
-            # Ranks exchange gradients once, in the last backward pass.
+            # Ranks exchange gradients once, in the last backward pass; where they share the weights, in each, as there
+            # is no room for whole gradients.
             exchange = nullcontext() if number == len(batch) else accelerator.no_sync(state.model)
             moved = activations_on_cpu(state.model) if self.training.offload_activations else nullcontext()
             with exchange, during(Phase.STEP, f"in optimizer step {step + 1}"):
