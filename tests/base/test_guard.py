@@ -37,9 +37,16 @@ def pids(process: "subprocess.Popen[str]") -> list[int]:
     return [int(word) for word in process.stdout.readline().split()]
 
 
+def lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != "zombie"
+    except psutil.NoSuchProcess:
+        return False
+
+
 def until_gone(wanted: list[int]) -> None:
     deadline = time.monotonic() + 20
-    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in wanted):
+    while any(map(lives, wanted)):
         assert time.monotonic() < deadline, "the command outlived what should have ended it"
         time.sleep(0.05)
 

@@ -31,7 +31,10 @@ MANY = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "kills"), [("sft-keep-2", MANY), ("dpo-cached", FEW), ("rl", FEW), ("rl-ahead", FEW)])
+@pytest.mark.parametrize(
+    ("kind", "kills"),
+    [("sft-keep-2", MANY), ("dpo-cached", FEW), ("rl", FEW), pytest.param("rl-ahead", FEW, marks=pytest.mark.long)],
+)
 def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_been_left_alone(
     kind: str,
     kills: list[Happening],

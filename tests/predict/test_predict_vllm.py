@@ -44,6 +44,7 @@ def test_a_control_token_that_begins_a_turn_ends_an_answer_there_too(task: Task,
     require_ends(task, {0, 1, 2})
 
 
+@pytest.mark.long
 def test_shards_that_vllm_answers_are_joined(task: Task, model: Path, tmp_path: Path) -> None:
     task.change("model", name=str(model))
     task.change("generation", engine="vllm", batch_size=1)

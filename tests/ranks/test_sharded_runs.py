@@ -214,6 +214,7 @@ def test_a_killed_process_changes_nothing_after_a_resume(tmp_path: Path, tiny_mo
     assert all(torch.equal(weights[key], others[key]) for key in weights)
 
 
+@pytest.mark.long
 @RESUMED
 def test_a_run_goes_on_with_other_processes(tmp_path: Path, tiny_model: Path, case: str) -> None:
     whole = write(tmp_path, tiny_model, "whole", **SFT[case], parallel=FSDP)

@@ -149,6 +149,7 @@ def test_two_processes_ahead_of_their_model_ask_the_same_prompts_as_a_plain_run(
     assert [row["order_hash"] for row in ahead] == [row["order_hash"] for row in plain[:4]]
 
 
+@pytest.mark.long
 def test_two_processes_ahead_of_their_model_replace_the_same_groups_and_go_on_after_a_kill(
     two_ahead: Path, tmp_path: Path, tiny_model: Path
 ) -> None:

@@ -10,11 +10,12 @@ from rl.rl_runs import folder_of, kill_after, run, training_rows
 from running import metrics
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "rollout",
     [
         pytest.param({**RESERVED, "staleness": 1, "threads": 1}, id="reserved"),
-        pytest.param(AHEAD, id="rejected", marks=pytest.mark.long),
+        pytest.param(AHEAD, id="rejected"),
     ],
 )
 def test_two_processes_replay_the_same_groups_and_go_on_after_a_kill(

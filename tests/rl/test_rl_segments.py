@@ -93,7 +93,8 @@ def test_a_killed_run_goes_on_with_the_completions_that_it_had_begun(
     require_same_runs(segmented, killed)
 
 
-@pytest.mark.parametrize("staleness", [pytest.param(0, marks=pytest.mark.long), 1])
+@pytest.mark.long
+@pytest.mark.parametrize("staleness", [0, 1])
 def test_two_processes_share_the_groups_and_go_on_after_a_kill(
     staleness: int, tiny_model: Path, tmp_path: Path, left_alone: Path
 ) -> None:

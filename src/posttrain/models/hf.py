@@ -197,10 +197,10 @@ def with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
             adapted = PeftModel.from_pretrained(
                 model, adapter, config=config, is_trainable=trainable, autocast_adapter_dtype=trainable
             )
-        # from_pretrained ignores missing and unexpected weights; loading again reports them.
-        loading = adapted.load_adapter(
-            str(adapter), "default", is_trainable=trainable, autocast_adapter_dtype=trainable
-        )
+            # from_pretrained ignores missing and unexpected weights; loading again reports them.
+            loading = adapted.load_adapter(
+                str(adapter), "default", is_trainable=trainable, autocast_adapter_dtype=trainable
+            )
     except (RuntimeError, ValueError, KeyError, SafetensorError) as error:
         reason = " ".join(line.strip() for line in str(error).splitlines()[:2])
         raise ModelError(f"the adapter in {adapter} does not fit this model: {reason}") from error
